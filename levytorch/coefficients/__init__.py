@@ -2,7 +2,7 @@
 
 from levytorch.coefficients.basis import Basis, FourierBasis, TensorBasis
 from levytorch.coefficients.build import HEADS, build_head
-from levytorch.coefficients.fourier import FourierHead, LinearHead
+from levytorch.coefficients.fourier import FourierHead, LinearHead, linear
 from levytorch.coefficients.head import Head, Units, check_head
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.layout import Coefficients
@@ -33,4 +33,5 @@ __all__ = [
     "build_head",
     "check_head",
     "initial_guess",
+    "linear",
 ]

@@ -192,6 +192,12 @@ class LinearHead(LinkedHead):
         return out[0] if self.dim == 1 else out[: self.dim].transpose(0, 1), D_o, out[m - 1], out[m]
 
 
+def linear(head: Head) -> LinearHead:
+    """The head itself, where it is known to be linear."""
+    assert isinstance(head, LinearHead)
+    return head
+
+
 class FourierHead(LinearHead):
     """K basis functions per coefficient on a cell; K = 1 gives constants."""
 

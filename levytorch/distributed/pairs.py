@@ -182,7 +182,7 @@ class DistantBatch(Batch):
 
 @dataclass(frozen=True)
 class PairsOfFiles:
-    """All pairs of some files, for a fit to a lattice or to a sample of them (`training.prepare.DistantPairs`).
+    """All pairs of some files, for a fit to a lattice or to a sample of them (`training.problem.DistantPairs`).
 
     n: how many there are, where no lattice has counted them. window: pairs that start elsewhere are not in the lattice.
     """

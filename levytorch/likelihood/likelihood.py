@@ -57,6 +57,12 @@ class Likelihood:
             self.bins = StateBins(self.head, dt, n_bins)
         self.masses = tail_masses(self.bins, data, self.tail, self.law) if self.tail.active else None
 
+    @property
+    def frozen_law(self) -> FrozenLaw:
+        """The law, where it is known to be the frozen one."""
+        assert isinstance(self.law, FrozenLaw)
+        return self.law
+
     def log_prob(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         """log p of transitions; conditional on |dx - mu| being kept when the tail settings say so."""
         log_p = self.law.log_prob(self.head, x, dx, dt)
@@ -97,14 +103,13 @@ class Likelihood:
 
     def objective(self, batch: FullBatch, penalty: Strength = "none", n_bins: int = N_BINS) -> FullBatchObjective:
         """The same under the frozen law, with its local model."""
-        assert isinstance(self.law, FrozenLaw)
         bins = StateBins(self.head, batch.main.dt, n_bins) if self.bins is None else self.bins
         kind = FullBatchObjective if isinstance(self.head, LinearHead) else NetworkObjective
         plain = isinstance(self.head, LinearHead) and not isinstance(self.head, TangentHead)
         rough = RoughnessPenalty(self.head, penalty) if plain else prior_of(self.head, penalty)  # type: ignore[arg-type]
         return kind(
             self.head,  # type: ignore[arg-type]
-            self.law,
+            self.frozen_law,
             bins,
             batch,
             masses=self.masses,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import LinearHead, linear
 from levytorch.coefficients.head import KNOWABLE
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.errors import LevytorchWarning
@@ -137,8 +137,7 @@ def with_constant(head: LinearHead, name: str, value: float) -> LinearHead:
 
 def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None, ended: Ended) -> Vanished:
     """Where the log-likelihood has fallen by 1/2 and by 1.35 as the coefficient rises from zero."""
-    zero = likelihood.head
-    assert isinstance(zero, LinearHead)
+    zero = linear(likelihood.head)
     alpha = torch.tensor(zero.alpha_spec.value, dtype=torch.float64)
     unit, data = ((u.D_o if name == "D_o" else float(u.D_f(alpha))) for u in (zero.units, zero.scale))
     unit = unit * data  # in those of the data, in which constants are known
@@ -222,8 +221,7 @@ def include_vanished(recovery: Recovery, found: Vanished | None) -> None:
     """What a fit says about a coefficient at or near zero; that one's share of the errors, into the covariance."""
     if found is None:
         return
-    head, covariance = recovery.head, recovery.covariance
-    assert isinstance(head, LinearHead)
+    head, covariance = linear(recovery.head), recovery.covariance
     moves = _moves(head, found)
     plain = {"std": found.std, "upper": found.upper, "moves": moves.tolist(), "alpha_learned": found.alpha_learned}
     if found.gone:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients import Head, linear
 from levytorch.coefficients.build import LINEAR
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.links import tempering_eta, tempering_of
@@ -188,9 +188,8 @@ def _judged(found: Sequence[Recovery]) -> dict[str, Any]:
 
 def _rows(head: Head, names: Sequence[str]) -> Tensor:
     """Which parameters are shared, (P,) bool: those of the coefficients in `names`, of alpha and of tempering."""
-    assert isinstance(head, LinearHead)
     shared = {*names, "alpha", "tempering"}
-    return torch.cat([torch.full((size,), name in shared) for name, size in zip(head.layout.names, head.sizes)])
+    return torch.cat([torch.full((size,), name in shared) for name, size in zip(head.layout.names, linear(head).sizes)])
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ from levytorch.training.module import LevyModule
 from levytorch.training.progress import ProgressLine
 
 
+def fitting(module: L.LightningModule) -> LevyModule:
+    """The module of a Trainer whose callbacks these are."""
+    assert isinstance(module, LevyModule)
+    return module
+
+
 class UpdateTCF(L.Callback):
     """Algorithm E.6: after a step R_theta from the model, then the TCF of the fit's one TailCorrection.
 
@@ -33,25 +39,23 @@ class UpdateTCF(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, LevyModule)
-        pl_module.fit.update_tcf()
+        fitting(pl_module).fit.update_tcf()
 
 
 class Advance(L.Callback):
     """After a step and its TCF the fit goes on to its next phase; `trainer.should_stop` is set when it is done."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LevyModule)
-        if pl_module.fit.done:
+        if fitting(pl_module).fit.done:
             trainer.should_stop = True  # resumed from the checkpoint of the last step
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, LevyModule)
-        pl_module.fit.advance()
-        pl_module.follow()
-        if pl_module.fit.done:
+        module = fitting(pl_module)
+        module.fit.advance()
+        module.follow()
+        if module.fit.done:
             trainer.should_stop = True
 
 
@@ -78,11 +82,15 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, LevyModule)
         self.between = True
         step = trainer.global_step
         stopping = trainer.strategy.reduce_boolean_decision(interrupts.requested(), all=False)
-        if pl_module.fit.phase.engine.full_batch or step % self.every == 0 or step == trainer.max_steps or stopping:
+        if (
+            fitting(pl_module).fit.phase.engine.full_batch
+            or step % self.every == 0
+            or step == trainer.max_steps
+            or stopping
+        ):
             self._write(trainer, "last.ckpt")
         if stopping or trainer.world_size == 1:  # several processes end after the same step
             interrupts.check()
@@ -130,8 +138,7 @@ class Checkpoints(Checkpoint):
 
         Mini-batch engines never see all pairs: there it is the mean of the batches logged since the checkpoint before.
         """
-        module = trainer.lightning_module
-        assert isinstance(module, LevyModule)
+        module = fitting(trainer.lightning_module)
         if trainer.limit_val_batches:
             return float(trainer.callback_metrics.get("val/nll", math.inf))
         new = [entry for entry in module.history[self.judged :] if entry["fit/phase"] > 0]  # 0: of cross-validation
@@ -156,15 +163,13 @@ class Progress(ProgressBar):
         self.enabled = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, LevyModule)
-        self._line = ProgressLine(pl_module.fit) if self.enabled else None
+        self._line = ProgressLine(fitting(pl_module).fit) if self.enabled else None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, LevyModule)
         if self._line is not None and "train/nll" in trainer.progress_bar_metrics:
-            self._line.update(pl_module.fit, float(trainer.progress_bar_metrics["train/nll"]))
+            self._line.update(fitting(pl_module).fit, float(trainer.progress_bar_metrics["train/nll"]))
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self._line is not None:

@@ -282,5 +282,4 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     fit = Fit.of(transitions, replace(settings, n_action=n_action))
     recovery = fit.run(settings.progress)
     assert fit.problem is not None
-    assert isinstance(fit.problem.train, Transitions)
-    return ContinuousRecovery.of(recovery, fit.problem.train)
+    return ContinuousRecovery.of(recovery, fit.problem.pairs)

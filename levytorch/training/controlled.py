@@ -26,7 +26,7 @@ from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, printable, reason
 from levytorch.policies import Policy, index_among
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
-from levytorch.training.recovery import ArrayLike, OfHead, Recovery
+from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.stored import stored_covariance, stored_metrics
 from levytorch.untrusted import load_tensors
 
@@ -99,7 +99,7 @@ class CellParts(EvenBins):
         return function
 
 
-class CountedActions(OfHead, Reported):
+class CountedActions(Reported):
     """What recoveries with actions share. counts: (A, parts), pairs per action (or bin) and part of the cell."""
 
     counts: Tensor

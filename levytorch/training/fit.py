@@ -38,7 +38,7 @@ from levytorch.training.outcome import outcome, reported_head
 from levytorch.training.phases import Course, Maximise, Phase, plan_of
 from levytorch.training.phases.base import first_law
 from levytorch.training.phases.prepare import Prepare
-from levytorch.training.prepare import Problem, all_data
+from levytorch.training.problem import Problem, all_data
 from levytorch.training.progress import ProgressLine
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import MOST_CANDIDATES

@@ -14,6 +14,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from levytorch.coefficients import Head
 from levytorch.coefficients.layout import in_one_form
 from levytorch.convert import number_within
 from levytorch.errors import plain_sentence, printable
@@ -226,10 +227,37 @@ class FitReport:
 class Reported:
     """What every recovery says of itself: criteria, a report, a summary."""
 
+    head: Head
     log_likelihood: Any
     converged: Any
     covariance: Tensor | None
     metrics: dict[str, Any]
+
+    # -- what the head knows ------------------------------------------------------------------------------------------
+    @property
+    def tempered(self) -> bool:
+        """Whether jumps have an end: a tempering was given, or learned."""
+        return self.head.tempered
+
+    @property
+    def dim(self) -> int:
+        return self.head.dim
+
+    @property
+    def period(self) -> Any:
+        """A number; one per coordinate when dim > 1; None on a line."""
+        return self.head.period
+
+    @property
+    def origin(self) -> Any:
+        return self.head.origin
+
+    @property
+    def window(self) -> Any:
+        """On a line (low, high) of the states that were fitted, one such pair per coordinate when dim > 1."""
+        return self.head.window
+
+    # -- the fit ------------------------------------------------------------------------------------------------------
 
     def model_in_words(self) -> str:
         """Of the head: its kind, its size, and where states live."""

@@ -23,7 +23,7 @@ from levytorch.likelihood.objective import Sweep
 from levytorch.training.blocks import N_BLOCKS, Blocks, n_blocks_for
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.fit import Fit, fitted
-from levytorch.training.prepare import Problem, problem_of, settings_for
+from levytorch.training.problem import Problem, problem_of, settings_for
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import blocks_from, of_files
 from levytorch.training.reweighting import Reweighting
@@ -119,8 +119,7 @@ def _of_lattice(files: Files, problem: Problem, sample: Transitions, job: Runner
     progress, head, tail = Progress(len(files.names)), problem.head, problem.settings.tail
     window = None  # of a line: the states of the sample but for excursions, as for pairs in this process
     if head.period is None:
-        assert isinstance(problem.train, Transitions)
-        window = (float(problem.train.x.min()), float(problem.train.x.max()))
+        window = (float(problem.pairs.x.min()), float(problem.pairs.x.max()))
     making: dict[str, Any] = {
         "window": window,
         "period": head.period,

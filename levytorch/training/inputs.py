@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import LinearHead, linear
 from levytorch.coefficients.clock import Clock, ClockedHead, Covariate, Modulation
 from levytorch.coefficients.init import Guess
 from levytorch.coefficients.inputs import ActionHead
@@ -94,14 +94,13 @@ def _check_action(data: Transitions, settings: FitSettings) -> None:
 
 def head_of_inputs(head: Head, data: Transitions, settings: FitSettings, guess: Guess) -> LinearHead:
     """The head with the inputs that the pairs have."""
-    assert isinstance(head, LinearHead)
     assert data.inputs is not None
     if settings.n_action is not None:
-        return _head_of_action(head, data.inputs, settings.n_action, guess)
+        return _head_of_action(linear(head), data.inputs, settings.n_action, guess)
     covariates = [settings.modulation] if settings.modulation is not None else []
     if isinstance(settings.memory, Memory):
         covariates += [Covariate(f"log m, half-life {h:.4g}") for h in settings.memory.half_lives]
-    out = ClockedHead(head, Clock.of(covariates, data.inputs))
+    out = ClockedHead(linear(head), Clock.of(covariates, data.inputs))
     with torch.no_grad():
         out.gamma.copy_(_first_guess(out.clock, data))
     return out

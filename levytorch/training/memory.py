@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from levytorch.coefficients import AlphaSpec, Head, LinearHead
+from levytorch.coefficients import AlphaSpec, Head, linear
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import TemperingSpec
 from levytorch.data import Transitions
@@ -23,12 +23,11 @@ from levytorch.data.memory import FILLED, Memory
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.tail import TailSettings
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.inputs import action_of, covariate_of
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import guess_from, starting_head
+from levytorch.training.start import constants, guess_from, starting_head
 
 MOST_SCALES = 3
 UNFILLED = "before the memory has filled"
@@ -90,8 +89,7 @@ class Profile:
             rule = self.rule.with_half_lives(half_lives)
             pairs, settings = pairs.with_inputs(rule.inputs(pairs)[0]), replace(settings, memory=rule)
         pairs = pairs[self.filled]
-        head = starting_head(settings, self.guess, pairs)
-        assert isinstance(head, LinearHead)
+        head = linear(starting_head(settings, self.guess, pairs))
         units = self.guess.units if settings.units == "data" else Units()
         own = head.in_units(units)
         if len(half_lives) in self.start:
@@ -152,7 +150,7 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
     """The rule whose half-lives are the most likely ones, and the profile that has shown it."""
     dt, some = data.median_dt, _some(data)
     ladder = [dt * 2.0**k for k in _LADDER if dt * 2.0**k <= _typical_duration(data) / _TRAJECTORY] or [2.0 * dt]
-    quick = constants(settings, data)
+    quick = constants(replace(settings, modulation=None, memory=None, law="frozen"), data)
     period = settings.head.period
     profile = Profile(
         some, Memory.of(data, [ladder[-1]], FILLED * ladder[-1], period, settings.head.is_constant), quick
@@ -169,19 +167,6 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
     best = profile.refine(best)
     wait = FILLED * max(best)
     return Memory.of(data, best, wait, period, settings.head.is_constant), profile
-
-
-def constants(settings: FitSettings, data: Transitions) -> FitSettings:
-    """The same settings for constants, of all that was kept, as quick as may be."""
-    head = settings.head
-    kind = {"name": "fourier", "period": head.period}
-    if head.period is None:
-        low, high = data.x.reshape(len(data), -1).aminmax(dim=0)
-        window = [[a, b] for a, b in zip(low.tolist(), (high + 1e-9 * (high - low) + 1e-300).tolist())]
-        kind = {"name": "spline", "period": None, "window": window[0] if data.dim == 1 else window}
-    quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", left_open=())
-    quick = replace(quick, modulation=None, memory=None, law="frozen")
-    return quick.with_head({**kind, "n_basis": 1, "dim": data.dim, **head.known})
 
 
 def _with_one_more(best: tuple[float, ...], ladder: Sequence[float]) -> tuple[float, ...] | None:

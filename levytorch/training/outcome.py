@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients import Head, linear
 from levytorch.coefficients.clock import ClockedHead
 from levytorch.coefficients.head import Units
 from levytorch.data import Transitions
@@ -47,9 +47,8 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
         metrics["selection"] = chosen | {"held_out": [value - log_unit for value in chosen["held_out"]]}
     recovery.head = head
     if isinstance(head, ClockedHead):
-        assert isinstance(problem.train, Transitions)
-        assert problem.train.inputs is not None
-        head.clock = head.clock.referring_to(head.gamma.detach(), problem.train.inputs)
+        assert problem.pairs.inputs is not None
+        head.clock = head.clock.referring_to(head.gamma.detach(), problem.pairs.inputs)
         metrics |= covariate_facts(recovery, settings)
     summed = course.data.samples or course.data.fitted  # nodes at the ends of a window stand for parts of pairs
     recovery.log_likelihood -= summed.n_main * log_unit
@@ -80,10 +79,8 @@ def reported_head(course: Course) -> Head:
     gone = set(fitted.known) - set(head.known)
     if fitted.scale == Units() or not gone:
         return fitted if fitted.scale == Units() else head
-    assert isinstance(head, LinearHead)
-    assert isinstance(fitted, LinearHead)
-    out = with_constant(head, gone.pop(), 0.0)
-    out.theta = fitted.theta
+    out = with_constant(linear(head), gone.pop(), 0.0)
+    out.theta = linear(fitted).theta
     return out
 
 

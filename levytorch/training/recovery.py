@@ -58,37 +58,8 @@ LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of a forecast
 ArrayLike = float | list[float] | np.ndarray | Tensor
 
 
-class OfHead:
-    """What a recovery says of itself as its head knows it."""
-
-    head: Head
-
-    @property
-    def tempered(self) -> bool:
-        """Whether jumps have an end: a tempering was given, or learned."""
-        return self.head.tempered
-
-    @property
-    def dim(self) -> int:
-        return self.head.dim
-
-    @property
-    def period(self) -> Any:
-        """A number; one per coordinate when dim > 1; None on a line."""
-        return self.head.period
-
-    @property
-    def origin(self) -> Any:
-        return self.head.origin
-
-    @property
-    def window(self) -> Any:
-        """On a line (low, high) of the states that were fitted, one such pair per coordinate when dim > 1."""
-        return self.head.window
-
-
 @dataclass
-class Recovery(OfHead, Reported):
+class Recovery(Reported):
     """b(x), D_o(x), D_f(x) and alpha in the units of the data.
 
     covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import LinearHead, linear
 from levytorch.coefficients.clock import ClockedHead
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.tangent import TangentHead
@@ -264,9 +264,7 @@ class Centered:
     """
 
     def __init__(self, likelihood: Likelihood, blocks: Blocks, strengths: Strength, tcf: float) -> None:
-        head, law = likelihood.head, likelihood.law
-        assert isinstance(head, LinearHead)
-        assert isinstance(law, FrozenLaw)
+        head, law = linear(likelihood.head), likelihood.frozen_law
         assert likelihood.bins is not None
         self.head, self.blocks, self.likelihood, self.tcf = copy.deepcopy(head), blocks, likelihood, tcf
         self.theta = head.flat()

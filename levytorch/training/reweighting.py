@@ -18,7 +18,7 @@ import torch
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import LinearHead, linear
 from levytorch.coefficients.kernels import per_bin
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
@@ -64,8 +64,7 @@ class Reweighting:
         close: float = 0.002,
         evaluation: Evaluation | None = None,
     ) -> None:
-        assert isinstance(likelihood.head, LinearHead)
-        self.head: LinearHead = copy.deepcopy(likelihood.head)
+        self.head = copy.deepcopy(linear(likelihood.head))
         self.blocks, self.strengths, self.close = blocks, strengths, close
         self.likelihood = blocks.on_nodes(replace(likelihood, head=self.head, correction=TailCorrection()))
         self.objective = self._objective(blocks.once, blocks.whole)
@@ -108,8 +107,7 @@ class Reweighting:
 
     @property
     def law(self) -> FrozenLaw:
-        assert isinstance(self.likelihood.law, FrozenLaw)
-        return self.likelihood.law
+        return self.likelihood.frozen_law
 
     def block_scores(self) -> Tensor:
         """(n_blocks, P): sums of the scores in theta over the pairs of every block."""

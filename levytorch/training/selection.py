@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, LinearHead
+from levytorch.coefficients import FourierHead, LinearHead, linear
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
@@ -27,7 +27,7 @@ from levytorch.training.settings import FitSettings
 from levytorch.training.start import starting_head
 
 if TYPE_CHECKING:
-    from levytorch.training.prepare import Problem
+    from levytorch.training.problem import Problem
 
 N_FOLDS = 5
 CANDIDATES = tuple(range(1, 42, 2))
@@ -182,9 +182,7 @@ class NumberOfFunctions(CrossValidation):
     def _head(self, k: int) -> LinearHead:
         """That of a candidate where its fit begins, in the units of the data."""
         settings = replace(self._with(self.numbers[k]), init="data")
-        head = starting_head(settings, self.problem.guess, self.problem.train)
-        assert isinstance(head, LinearHead)
-        return head
+        return linear(starting_head(settings, self.problem.guess, self.problem.train))
 
     def _with(self, n_basis: int) -> FitSettings:
         settings = self.problem.settings
@@ -243,8 +241,7 @@ class StrengthOfPenalty(CrossValidation):
 
     def __init__(self, problem: Problem, blocks: Blocks) -> None:
         super().__init__(problem, blocks)
-        assert isinstance(problem.head, LinearHead)
-        self.shown = copy.deepcopy(problem.head)
+        self.shown = copy.deepcopy(linear(problem.head))
         self.evidence: Tensor | None = None
 
     @property
@@ -254,7 +251,6 @@ class StrengthOfPenalty(CrossValidation):
     def step(self) -> float:
         factor = FACTORS[len(self.selection.candidates)]
         head = self.shown.in_units(self.blocks.units)
-        assert isinstance(head, LinearHead)
         if self.evidence is None:
             self.evidence = self._strengths(head)
         made, nll = self.fitted(head, (factor * self.evidence).tolist())

@@ -287,7 +287,7 @@ def _half_lives(memory: Any) -> tuple[float, ...] | str | None:
 
 
 def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings) -> str | Law:
-    """The law as the fit takes it; what the data must have for it is checked with the data (`training.prepare`)."""
+    """The law as the fit takes it; what the data must have for it is checked with the data (`training.problem`)."""
     if not isinstance(law, str):
         return _checked_own_law(check_law(law), head, engine, tail)
     choice("law", law, LAWS)

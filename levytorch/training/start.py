@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -208,15 +208,26 @@ def _count_between(transitions: Transitions, CT: float, TRT: float) -> int:
     return total
 
 
+def constants(settings: FitSettings, data: Transitions) -> FitSettings:
+    """The same settings for constants, of all pairs, as quick as may be."""
+    head = settings.head
+    kind: dict[str, Any] = {"name": "fourier", "period": head.period}
+    if head.period is None:
+        kind = {"name": "spline", "period": None, "window": head.window or _around(data)}
+    quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", left_open=())
+    return quick.with_head({**kind, "n_basis": 1, "dim": data.dim, **head.known})
+
+
+def _around(data: Transitions) -> list[Any]:
+    """A window that holds all states."""
+    low, high = data.x.reshape(len(data), -1).aminmax(dim=0)
+    window = [[a, b] for a, b in zip(low.tolist(), (high + 1e-9 * (high - low) + 1e-300).tolist())]
+    return window[0] if data.dim == 1 else window
+
+
 def _preliminary_CT(transitions: Transitions, settings: FitSettings, fit: Fitting) -> float:
     """Appendix A: the central `mass` of one step under constants fitted without correction, D_o included."""
-    head = settings.head
-    kind = {"name": "fourier", "period": head.period}
-    if head.period is None:
-        kind = {"name": "spline", "period": None, "window": head.window}
-    quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", progress=False)
-    quick = replace(quick, left_open=())  # constants have no number of functions to be chosen
-    found = fit(transitions, quick.with_head({**kind, "n_basis": 1, "dim": transitions.dim, **head.known}))
+    found = fit(transitions, replace(constants(settings, transitions), progress=False))
     n, steps = len(transitions), transitions.dt
     dt = float(steps[0] if transitions.uniform_dt else order_statistics(cut(steps.numpy()), [(n - 1) // 2])[0])
     alpha = found.alpha

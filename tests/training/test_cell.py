@@ -8,7 +8,7 @@ import pytest
 from levytorch import Trajectories, Transitions
 from levytorch.coefficients.build import build_head
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.training.prepare import check_cell
+from levytorch.training.problem import check_cell
 from levytorch.training.start import cells_differ
 from tests.training.problems import ALPHA, steps
 from tests.training.problems import frozen_recover as recover

@@ -310,7 +310,7 @@ class FisherEngine(Engine):
         return FisherScoring(likelihood.head.parameters(), damping=self.damping, tolerance=self.tolerance)
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
-        scoring = cast(FisherScoring, bare(optimizer))
+        scoring = scoring_of(optimizer)
         objective = self.objective(likelihood, scoring, batch)
         if scoring.accepted is None and scoring.memory["passes"]:
             scoring.step(objective.evaluate)  # where another batch begins
@@ -410,6 +410,11 @@ class FisherEngine(Engine):
 
     def converged(self, optimizer: Optimizer) -> bool:
         return isinstance(optimizer, FisherScoring) and optimizer.converged and optimizer.memory.get("settled", True)
+
+
+def scoring_of(optimizer: Optimizer) -> FisherScoring:
+    """The scoring itself, without Lightning's wrapper."""
+    return cast(FisherScoring, bare(optimizer))
 
 
 def updates_of(scoring: FisherScoring) -> int:

@@ -1,7 +1,7 @@
 """The phases of a fit, and their order for every law.
 
 An engine goes through the phases of a plan one after the other; each decides at its start whether it is needed. Before
-the first, `training.prepare` has settled what was left to the data: the window, the thresholds, n_basis, the start.
+the first, `training.problem` has settled what was left to the data: the window, the thresholds, n_basis, the start.
 """
 
 from __future__ import annotations

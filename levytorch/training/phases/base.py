@@ -21,7 +21,7 @@ from levytorch.likelihood.laws import Law
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.engines.base import Engine, entry
-from levytorch.training.prepare import AllData, Problem
+from levytorch.training.problem import AllData, Problem
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import Ended
 

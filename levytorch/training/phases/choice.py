@@ -38,7 +38,7 @@ from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.training.engines.base import Engine
 from levytorch.training.phases.base import Course
-from levytorch.training.prepare import unavailable
+from levytorch.training.problem import unavailable
 
 SECONDS = 60.0  # that auto may take beyond the frozen fit
 ROUNDS = 5  # on the centered score, at most
@@ -202,8 +202,7 @@ class ExactSetting:
 
     @property
     def frozen(self) -> FrozenLaw:
-        assert isinstance(self.likelihood.law, FrozenLaw)
-        return self.likelihood.law
+        return self.likelihood.frozen_law
 
     def around(self, penalty: RoughnessPenalty | None) -> FullBatchObjective:
         """The frozen law's objective, with a penalty that has been found already."""

@@ -27,8 +27,8 @@ from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, shared, where
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
-from levytorch.training.engines.base import Engine, Maximised, bare
-from levytorch.training.engines.fisher import NEAR, FisherEngine, FisherScoring
+from levytorch.training.engines.base import Engine, Maximised
+from levytorch.training.engines.fisher import NEAR, FisherEngine, FisherScoring, scoring_of
 from levytorch.training.engines.lbfgs import LBFGSEngine, losses
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.choice import ExactSetting, exact_setting
@@ -355,8 +355,7 @@ class ExactEngine(FisherEngine):
         return FisherScoring(likelihood.head.parameters(), damping=1e-4, tolerance=self.tolerance, pairs=self.max_steps)
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> ExactObjective:
-        scoring = bare(optimizer)
-        assert isinstance(scoring, FisherScoring)
+        scoring = scoring_of(optimizer)
         made = getattr(scoring, "objective", None)
         if not isinstance(made, ExactObjective):
             frozen = likelihood.objective(batch, n_bins=self.n_bins)
@@ -369,8 +368,7 @@ class ExactEngine(FisherEngine):
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
         nll = super().step(likelihood, optimizer, batch, step, seed)
-        scoring = bare(optimizer)
-        assert isinstance(scoring, FisherScoring)
+        scoring = scoring_of(optimizer)
         objective, accepted = self.objective(likelihood, optimizer, batch), scoring.accepted
         if self.renewed is not None and (scoring.misled or scoring.memory["decrement"] < NEAR):
             assert accepted is not None

@@ -24,7 +24,7 @@ from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.phases.base import Phase, first_law
-from levytorch.training.prepare import Problem, all_data, problem_of, restored, settings_for
+from levytorch.training.problem import Problem, all_data, problem_of, restored, settings_for
 from levytorch.training.selection import MOST_CANDIDATES, CrossValidation, cross_validation
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import Fitting

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import linear
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.corrected import Information
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
@@ -44,8 +44,7 @@ class CenteredRounds(Phase):
         self, engine: Engine, likelihood: Likelihood, objective: FullBatchObjective, penalty: RoughnessPenalty | None
     ) -> None:
         self.engine, self.likelihood, self.penalty = engine, likelihood, penalty
-        head = likelihood.head
-        assert isinstance(head, LinearHead)
+        head = linear(likelihood.head)
         self.linear, self.objective, self.batch = head, objective, objective.batch
         self.stopped = False
         self.distances: list[float] = []

@@ -33,7 +33,7 @@ from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.maximise import GOOD, Frozen, Maximise
 from levytorch.training.phases.rounds import ROUNDS, CenteredRounds
-from levytorch.training.prepare import unavailable
+from levytorch.training.problem import unavailable
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import Ended, finish, in_standard_errors
 
@@ -147,7 +147,7 @@ class Simulated(Phase):
         return max((1 + _ATTEMPTS) * (ROUNDS + 1), _CLIMBS * engine.max_steps)
 
 
-class CoupledRounds(CenteredRounds):
+class SimulatedRounds(CenteredRounds):
     """Rounds whose expectation is simulated, with the same random numbers in every round.
 
     The first rounds take few simulations. They show how many steps and substeps are needed, and the rounds are repeated
@@ -159,20 +159,19 @@ class CoupledRounds(CenteredRounds):
 
     def __init__(
         self,
-        engine: Engine,
-        likelihood: Likelihood,
+        course: Course,
         objective: SimulatedObjective,
         penalty: RoughnessPenalty | None,
-        seed: int,
-        before: CoupledRounds | None = None,
+        before: SimulatedRounds | None = None,
     ) -> None:
-        self.began, self.attempt, self.share = time.perf_counter(), 0, 1.0
-        self.score = SimulatedScore(objective, seed)
+        self.course, self.began, self.attempt, self.share = course, time.perf_counter(), 0, 1.0
+        self.score = SimulatedScore(objective, course.problem.settings.seed)
         if before is not None:
             self.began, self.attempt = before.began, before.attempt + 1
             self.score.n_simulated, self.score.substeps = before.wanted()
         objective.penalty, objective.own = penalty, None
-        super().__init__(engine, likelihood, objective, penalty)
+        likelihood = replace(course.end.likelihood, head=objective.head)  # the tangent of a network
+        super().__init__(course.engine, likelihood, objective, penalty)
         if before is not None:
             self.frozen = before.frozen
 
@@ -235,21 +234,6 @@ class CoupledRounds(CenteredRounds):
         while _REST / wanted**2 * self._far() > _SMALL and wanted < _MOST_SUBSTEPS:
             wanted *= 2
         return wanted
-
-
-class SimulatedRounds(CoupledRounds):
-    """The same as a phase of a fit."""
-
-    def __init__(
-        self,
-        course: Course,
-        objective: SimulatedObjective,
-        penalty: RoughnessPenalty | None,
-        before: SimulatedRounds | None = None,
-    ) -> None:
-        self.course = course
-        likelihood = replace(course.end.likelihood, head=objective.head)  # the tangent of a network
-        super().__init__(course.engine, likelihood, objective, penalty, course.problem.settings.seed, before)
 
     @classmethod
     def of(cls, course: Course) -> Phase:

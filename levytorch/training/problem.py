@@ -97,6 +97,12 @@ class Problem:
             return self.head.units
         return self.guess.units if self.settings.units == "data" else Units()
 
+    @property
+    def pairs(self) -> Transitions:
+        """The pairs to train on, where the data is no lattice."""
+        assert isinstance(self.train, Transitions)
+        return self.train
+
     def settled(self) -> dict[str, Any]:
         """What was left to the data, as plain numbers and tensors; `restored` poses the same problem from it."""
         return {
