@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_value
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import LevytorchWarning
 from levytorch.policy.generator import operators, resolvent_matrix
 from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import CosinePower, Manufactured
+from levytorch.spaces.basis import FourierBasis
 
 ALPHA, THRESHOLDS = 0.3, {"CT": 8.0, "TRT": 20.0}
 TRUTH = Dynamics.named("variable", alpha=ALPHA)

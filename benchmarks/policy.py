@@ -17,9 +17,9 @@ import torch
 from benchmarks.monte_carlo import monte_carlo_value
 from benchmarks.paper.rates import rate_study
 from levytorch import Dynamics, solve_value
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
 from levytorch.policy.rewards import CosinePower, Manufactured
+from levytorch.spaces.basis import FourierBasis
 
 ALPHA = torch.tensor(0.3, dtype=torch.float64)
 X = torch.linspace(0.0, 2 * math.pi, 1001, dtype=torch.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.clock import Clock, ClockedHead
 from levytorch.coefficients.fourier import FourierHead, LinearHead
 from levytorch.coefficients.head import KNOWABLE, Head, Units, known_constants
@@ -15,6 +14,7 @@ from levytorch.coefficients.periodic_spline import PeriodicSplineHead
 from levytorch.coefficients.spline import PolynomialHead, SplineHead
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
+from levytorch.spaces.basis import TRUNCATIONS, check_basis
 from levytorch.spaces.splines import check_n_basis
 
 HEADS: dict[str, type[Head]] = {

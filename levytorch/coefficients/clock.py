@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import Basis, FourierBasis
 from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import Chain
 from levytorch.coefficients.inputs import HeadOfInputs
 from levytorch.coefficients.layout import Coefficients, Layout
 from levytorch.convert import positive_number, real_tensor, whole_number
 from levytorch.errors import InputError
+from levytorch.spaces.basis import Basis, FourierBasis
 
 MOST_FUNCTIONS = 99
 _LARGEST = 30.0  # of log f, far beyond what data can tell: overflow would end a fit that tries a step too long

@@ -16,9 +16,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import Basis, FourierBasis, NoBasis, fourier_basis
 from levytorch.coefficients.head import KNOWABLE, Chain, Coefficients, Head, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
+from levytorch.spaces.basis import Basis, FourierBasis, NoBasis, fourier_basis
 
 _CONSTANT = FourierBasis(1)  # of a learned tempering
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.layout import ISOTROPIC, NO_TEMPERING, Coefficients, Layout, Noise, noise_of
 from levytorch.coefficients.links import (
     FLOOR_D_F,
@@ -29,6 +28,7 @@ from levytorch.coefficients.links import (
 )
 from levytorch.convert import real_number
 from levytorch.errors import InputError
+from levytorch.spaces.basis import per_coordinate
 
 KNOWABLE = ("D_o", "D_f")  # coefficients that may be given as known constants
 _MARGIN = 1 / 64  # of the window: many nodes of the grids that are interpolated from

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import Basis
 from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import Coefficients, Head, Units
+from levytorch.spaces.basis import Basis
 
 Bounds = tuple[tuple[float, float], ...]
 # of a head of x alone: what a fit may have changed in the head that was made of it

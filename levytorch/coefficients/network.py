@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
 from levytorch.coefficients.head import Coefficients, Head, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.convert import shown, whole_number
 from levytorch.errors import InputError
+from levytorch.spaces.basis import FourierBasis, check_basis, per_coordinate
 from levytorch.spaces.splines import check_windows
 
 _CHUNK = 1 << 22  # numbers of a Jacobian that are computed at once where there is no rule by layers

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import Basis
 from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.coefficients.network import NetworkHead
 from levytorch.coefficients.spline import SplineHead
 from levytorch.errors import InputError
+from levytorch.spaces.basis import Basis
 
 _GAP = 0.4  # of the window
 _BEND = 0.25  # of the gap: so far functions go on along their tangents, before they turn into a constant

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FARTHEST, Basis, TensorBasis, per_coordinate
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.convert import positive_number, real_number
 from levytorch.errors import InputError
+from levytorch.spaces.basis import FARTHEST, Basis, TensorBasis, per_coordinate
 from levytorch.spaces.splines import check_n_basis
 
 # integrals of products of two cubic B-splines, and of their second derivatives, that are 0, 1, 2, 3 knots apart

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from levytorch.coefficients.basis import Basis
 from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import Chain, Head, LinkedHead
 from levytorch.coefficients.links import TemperingSpec, positivity
 from levytorch.coefficients.network import NetworkHead
 from levytorch.coefficients.padded import PaddedBasis, Padding
 from levytorch.law.threads import one_thread
+from levytorch.spaces.basis import Basis
 
 _NEGLIGIBLE = 1e-10  # of the largest prior variance of a predictor: directions that add less are left out
 _DESIGNS = 4  # kept: bins, nodes, a grid

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import positive_number, real_array, real_number
-from levytorch.data.following import follows
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.law.compiled import cached_njit
-from levytorch.spaces.states import lengths_of
+from levytorch.spaces.states import columns_of, lengths_of
 
 CAP = 8.0  # of a size, in mean ones: beyond it a larger step says nothing more about the next one
 FILLED = 3.0  # half-lives after which a memory has filled
@@ -162,3 +161,21 @@ def _means(linked, sizes, dt, half_lives, start, out, since):
             w = 2.0 ** (-dt[i] / half_lives[j])
             m[j] = w * m[j] + (1.0 - w) * sizes[i]
         waited += dt[i]
+
+
+# -- pairs that follow each other --------------------------------------------------------------------------------------
+_CLOSE = 1e-6  # of a period: angles that are the same
+
+
+def follows(x: Tensor, dx: Tensor, trajectory: Tensor, periods: Tensor | None = None) -> Tensor:
+    """(n,) bool. periods: (d,) of the state; on a circle a pair may begin whole periods from where the last one ended,
+    so that wrapped and unwrapped angles are the same data.
+    """
+    gap = (x + dx)[:-1] - x[1:]
+    slack = 1e-9 * (x[:-1].abs() + x[1:].abs()) + 1e-12 * dx[:-1].abs()
+    met = gap.abs() <= slack
+    if periods is not None:
+        around = gap - periods * torch.round(gap / periods)
+        met |= around.abs() <= torch.minimum(_CLOSE * periods + 1e-15 * dx[:-1].abs(), 1e-2 * periods)
+    met = columns_of(met).all(0)
+    return torch.cat([torch.zeros(1, dtype=torch.bool), met & (trajectory[1:] == trajectory[:-1])])

@@ -16,7 +16,7 @@ from torch import Tensor
 from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.data.arrays import row_selection
-from levytorch.data.following import follows as following
+from levytorch.data.memory import follows as following
 from levytorch.errors import InputError
 from levytorch.spaces import Interval, coordinates, space_of
 from levytorch.spaces.states import columns_of

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from levytorch.convert import Array, path_of, seed_of
+from levytorch.data.describe import remarks
 from levytorch.data.given import pairs_of_data
-from levytorch.data.remarks import remarks
 from levytorch.data.transitions import Transitions
 from levytorch.diagnostics.compare import Comparison
 from levytorch.diagnostics.laws import table_of_laws

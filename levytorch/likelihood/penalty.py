@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
-from levytorch.coefficients.basis import Basis, FourierBasis
 from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError, NumericalError
+from levytorch.spaces.basis import Basis, FourierBasis
 
 Strength = str | float | Sequence[float]
 CHOICES = ("none", "evidence", "harmonics")

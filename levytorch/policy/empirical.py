@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import choice, positive_number, whole_number
 from levytorch.data.pairing import is_gap
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.checks import check_beta, discounted_by_rate, reward_function
+from levytorch.spaces.basis import FourierBasis
 
 _CHUNK = 65536
 _RCOND = 1e-10  # singular values below this, relative to the largest, are left out

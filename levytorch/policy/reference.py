@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import whole_number
 from levytorch.data import Transitions
 from levytorch.data.pairing import first_points
@@ -31,6 +30,7 @@ from levytorch.policy.empirical import (
     reference_curve,
     trivial_baseline,
 )
+from levytorch.spaces.basis import FourierBasis
 
 Function = Callable[[Tensor], Tensor]
 

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.coefficients.basis import Basis, TensorBasis, fourier_basis
 from levytorch.coefficients.inputs import ActionBasis
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.checks import check_beta, check_modes, circle_of
 from levytorch.policy.empirical import fit_fourier
 from levytorch.policy.reward_functions import CosinePower, CosineProduct, Manufactured, PlaneManufactured, Tabulated
+from levytorch.spaces.basis import Basis, TensorBasis, fourier_basis
 from levytorch.spaces.splines import SplineBasis
 
 _RIDGE = 1e-10  # of the largest number of the normal equations: functions that no pair determines are left out

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.data import Trajectories
 from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
@@ -37,6 +36,7 @@ from levytorch.runs.policies import write_policies
 from levytorch.runs.reading import Run, load_runs
 from levytorch.runs.report import write_value
 from levytorch.runs.tensorboard import write_image
+from levytorch.spaces.basis import FourierBasis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

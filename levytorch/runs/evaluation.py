@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.data import Transitions
 from levytorch.errors import InputError, NumericalError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
@@ -27,6 +26,7 @@ from levytorch.policy.reference import Function, Reference, coverage, relative_l
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.reading import Run
+from levytorch.spaces.basis import FourierBasis
 
 log = logging.getLogger("levytorch.evaluate")
 ALONE, WITH_MODEL = ("lstd", "phibe", "brownian"), ("hybrid", "corrected")

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from levytorch.coefficients.basis import MOST_MODES
 from levytorch.convert import choice, known_keys, number_within, positive_number, shown, switch, whole_number
 from levytorch.dynamics import SYSTEMS
 from levytorch.errors import ConfigError, InputError, within_configuration
 from levytorch.policy.checks import check_window
 from levytorch.policy.named import check_policies
 from levytorch.policy.rewards import check_reward
+from levytorch.spaces.basis import MOST_MODES
 
 FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
 

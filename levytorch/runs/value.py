@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from levytorch.coefficients import Head
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import choice, known_keys, shown, switch, whole_number
 from levytorch.data import Transitions
 from levytorch.data.sources import selected
@@ -36,6 +35,7 @@ from levytorch.policy.reference import (
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Columns, Outcome, noted_doubts, write_value
+from levytorch.spaces.basis import FourierBasis
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.fit import fitted
 

@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
-from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.init import Guess
 from levytorch.convert import shown
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
+from levytorch.data.describe import in_degrees
 from levytorch.data.lattice import Lattice, lattice_of
-from levytorch.data.remarks import in_degrees
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.laws import Missing, distinct_steps
 from levytorch.likelihood.tail import TailSettings
+from levytorch.spaces.basis import per_coordinate
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.inputs import check_inputs

@@ -42,7 +42,7 @@ from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
 from levytorch.training.inputs import FittedMemory, fitted_memory, modulation_of
-from levytorch.training.paths import simulate_with_memory
+from levytorch.training.memory import simulate_with_memory
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, robust_covariances
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from levytorch.coefficients import FourierBasis, kernels
-from levytorch.coefficients.basis import fourier_basis
 from levytorch.errors import InputError
+from levytorch.spaces.basis import fourier_basis
 
 X = torch.linspace(-9.0, 9.0, 41, dtype=torch.float64)
 

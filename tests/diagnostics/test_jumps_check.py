@@ -6,7 +6,7 @@ import pytest
 
 from levytorch import Dynamics, Trajectories, check, recover, simulate
 from levytorch.command import start
-from levytorch.data.remarks import in_degrees, remarks, rounded_to
+from levytorch.data.describe import in_degrees, remarks, rounded_to
 from levytorch.diagnostics.jumps_check import decided
 from levytorch.diagnostics.laws import _nig
 from levytorch.errors import InputError, LevytorchWarning

@@ -7,8 +7,8 @@ import math
 import torch
 
 import levytorch as lt
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.rewards import CosinePower, Tabulated
+from levytorch.spaces.basis import FourierBasis
 from tests.inputs.targets import (
     PATHS,
     Target,

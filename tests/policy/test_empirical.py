@@ -10,7 +10,6 @@ import torch
 from scipy.integrate import quad
 
 from levytorch import Dynamics, Trajectories, simulate, solve_value
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.empirical import (
     crl_baseline,
@@ -20,6 +19,7 @@ from levytorch.policy.empirical import (
 )
 from levytorch.policy.reference import relative_l2
 from levytorch.policy.rewards import CosinePower
+from levytorch.spaces.basis import FourierBasis
 
 
 def series(n: int = 500, seed: int = 0) -> np.ndarray:

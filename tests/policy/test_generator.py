@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
+from levytorch.spaces.basis import FourierBasis
 from tests.policy.problems import smooth
 
 ALPHA = torch.tensor(0.3, dtype=torch.float64)

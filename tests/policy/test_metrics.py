@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from benchmarks.paper.rates import c0_norm, c2_norm
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.policy.reference import coverage, relative_l2
+from levytorch.spaces.basis import FourierBasis
 
 
 def test_relative_l2() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.data import Trajectories
 from levytorch.policy.reference import Bootstrap, compare_with_data, empirical_reference
+from levytorch.spaces.basis import FourierBasis
 
 BETA, DT, PERIOD = 0.5, 0.1, 10.0
 BASIS = FourierBasis(3, PERIOD)

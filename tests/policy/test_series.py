@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy import empirical
 from levytorch.policy.empirical import fit_fourier
+from levytorch.spaces.basis import FourierBasis
 
 
 def test_fit_is_the_least_squares_solution_whatever_the_chunks(monkeypatch) -> None:

@@ -15,9 +15,8 @@ from levytorch.data.batches import Batch
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.training.engines.adam import AdamWEngine
-from levytorch.training.engines.schedules import SCHEDULES
-from levytorch.training.held_out import HeldOutWatch
+from levytorch.training.averaging import HeldOutWatch
+from levytorch.training.engines.adam import SCHEDULES, AdamWEngine
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
 from tests.training.problems import ALPHA, truth, variable

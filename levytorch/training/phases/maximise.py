@@ -13,10 +13,9 @@ from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS, Likelihood
 from levytorch.likelihood.penalty import symmetric_inverse
-from levytorch.training.averaging import MovingAverage, has_settled
+from levytorch.training.averaging import HeldOutWatch, MovingAverage, has_settled
 from levytorch.training.boundary import without_vanished
 from levytorch.training.engines.base import Engine, Maximised
-from levytorch.training.held_out import HeldOutWatch
 from levytorch.training.phases.base import Course, Phase, first_law
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import Ended, finish
