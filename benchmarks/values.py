@@ -269,8 +269,6 @@ def tables(path: Path) -> str:
         f"Penalty of the models' fits: {used}. {seeds} seeds. Cells have the values for beta = 0.1, 1, 10.",
         *("", "Relative L2 errors of V in %, geometric means over seeds, the best method in bold:"),
         *("", *errors_table(found, first), ""),
-        "Ratios of errors, geometric means over seeds, in brackets the interval of two standard errors:",
-        *("", *ratios_table(found, ("corrected", "auto"), [("model", "auto"), ("lstd", "")]), ""),
         "The same errors if the model is wrong, because it was fitted under the frozen law:",
         *("", *errors_table(found, frozen), ""),
         "Share of the cell, in %, on which 95 % bands contain the true V, over rewards, betas and seeds:",
@@ -287,7 +285,8 @@ def replaced(page: str, begin: str, end: str, text: str) -> str:
 
 def summary(options: argparse.Namespace) -> None:
     made = tables(options.results)
-    print(made)
+    ratios = ratios_table(collected(options.results, "error"), ("corrected", "auto"), [("model", "auto"), ("lstd", "")])
+    print(made, "Ratios of errors over seeds, in brackets the interval of two standard errors:", *ratios, sep="\n")
     if PAGE.is_file():
         PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, made))
 
