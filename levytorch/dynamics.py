@@ -22,6 +22,7 @@ from torch import Tensor
 from levytorch.convert import answer_of, check_finite, choice, real_array, real_number, real_tensor, shown, whole_number
 from levytorch.errors import InputError
 from levytorch.law.arguments import MOST_COORDINATES
+from levytorch.law.jumps import Jumps, TimedJumps, jumps_of
 from levytorch.spaces import StateSpace, coordinates, space_of
 
 Coefficient = Callable[[Tensor], Any] | float
@@ -86,7 +87,8 @@ class Dynamics:
         b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
             [..., d], b returns [..., d] and D_f returns [...]; D_o returns [...] for a multiple of the identity, or
             symmetric positive matrices [..., d, d]: Sigma Sigma^T / 2.
-        alpha: half the stability index, in (0, 1); a number, or a function alpha(x).
+        alpha: half the stability index, in (0, 1); a number, or a function alpha(x). In its place jumps of another
+            kind, such as `VarianceGamma(decay=1.0)`, for `simulate` and `solve_value`.
         period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state on a line,
             whose coefficients do not repeat.
         dim: dimension of the state.
@@ -110,7 +112,7 @@ class Dynamics:
         b: Coefficient | Sequence[float],
         D_o: Coefficient,
         D_f: Coefficient,
-        alpha: Coefficient,
+        alpha: Coefficient | TimedJumps,
         period: float | Sequence[float] | None = 2 * math.pi,
         dim: int = 1,
         origin: float | Sequence[float] = 0.0,
@@ -139,15 +141,16 @@ class Dynamics:
         self.b = _Periodic("b", b, self, [(dim,) if several else ()])
         self.D_o = _Periodic("D_o", D_o, self, [(), (dim, dim)] if several else [()])
         self.D_f = _Periodic("D_f", D_f, self)
-        self.alpha_at = _Periodic("alpha", alpha, self)
-        self.alpha: float | Callable[[Any], Tensor] = (
-            self.alpha_at if self.alpha_at.value is None else float(self.alpha_at.value)
-        )
         self.tempering = real_number("tempering", tempering, "pass a rate per unit of x, or 0")
         if self.tempering < 0:
             raise InputError(
                 f"tempering must be >= 0, found {self.tempering:g}; pass a rate per unit of x, or 0 for none."
             )
+        self.jumps: Jumps = alpha if isinstance(alpha, TimedJumps) else jumps_of(self.tempering)
+        self.alpha_at = _Periodic("alpha", alpha.index if isinstance(alpha, TimedJumps) else alpha, self)
+        self.alpha: float | Callable[[Any], Tensor] = (
+            self.alpha_at if self.alpha_at.value is None else float(self.alpha_at.value)
+        )
         self._probe()
 
     @staticmethod
@@ -238,8 +241,9 @@ class Dynamics:
         if bool((values["D_o"] + values["D_f"] == 0).any()):
             raise InputError("D_o and D_f must not both vanish, found 0 and 0; a step without noise has no density.")
         alpha = values["alpha"]
-        if bool(((alpha <= 0) | (alpha >= 1)).any()):
-            worst = float(alpha[(alpha <= 0) | (alpha >= 1)].flatten()[0])
+        bad = ~self.jumps.holds(alpha) | (alpha >= 1)
+        if bool(bad.any()):
+            worst = float(alpha[bad].flatten()[0])
             raise InputError(
                 f"alpha must lie in (0, 1), found {worst:.6g}; it is half the stability index (2 alpha = 1.2 is "
                 "alpha = 0.6)."
@@ -250,8 +254,8 @@ class Dynamics:
             f"{c.name}={'f(x)' if c.value is None else c.value.tolist()}"
             for c in (self.b, self.D_o, self.D_f, self.alpha_at)
         ]
-        if self.tempering:
-            parts.append(f"tempering={self.tempering:g}")
+        if not self.jumps.is_stable:
+            parts.append(f"jumps={self.jumps}")
         return f"Dynamics({', '.join(parts)}, period={self.period}, dim={self.dim})"
 
 

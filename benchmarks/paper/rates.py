@@ -129,7 +129,7 @@ def rate_study(
     x = basis.points()
     at = coefficients_at(dynamics, x)
     reward = Manufactured(V or CosinePower(period=period), dynamics, beta)(x)
-    exact = resolvent_coefficients(basis, at.b, at.D_o, at.D_f, at.alpha, reward, beta, float(at.tempering))
+    exact = resolvent_coefficients(basis, at.b, at.D_o, at.D_f, at.alpha, reward, beta, at.jumps)
     draw = PERTURBATIONS[perturbation]
     generator = torch.Generator().manual_seed(seed)
     c0, c2 = torch.empty((2, len(sizes), n_trials), dtype=torch.float64)
@@ -139,7 +139,7 @@ def rate_study(
             n = min(_BATCH, n_trials - start)
             b, D_o, D_f = (f + size * draw(basis, n, generator) for f in (at.b, at.D_o, at.D_f))
             invalid = max(invalid, float(((D_o <= 0) | (D_f < 0)).any(-1).to(torch.float64).mean()))
-            found = resolvent_coefficients(basis, b, D_o, D_f, at.alpha, reward, beta, float(at.tempering))
+            found = resolvent_coefficients(basis, b, D_o, D_f, at.alpha, reward, beta, at.jumps)
             error = found - exact
             c0[i, start : start + n] = c0_norm(basis, error)
             c2[i, start : start + n] = c2_norm(basis, error)

@@ -27,6 +27,7 @@ from levytorch.law.arguments import (
     out_of_range,
 )
 from levytorch.law.functional import log_density_in_transforms, transformed
+from levytorch.law.jumps import TimedJumps
 from levytorch.law.quadrature import GRAIN
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
 from levytorch.law.table import N_S, table
@@ -67,7 +68,8 @@ def log_density(
         b: drift; broadcasts with displacement (`[..., dim]` or `[dim]` for dim > 1).
         D_o: ordinary diffusion >= 0: a number, or for dim > 1 a symmetric positive matrix `[..., dim, dim]`.
         D_f: fractional diffusion > 0.
-        alpha: in (0, 1), half the stability index; one for all, or one per sample.
+        alpha: in (0, 1), half the stability index; one for all, or one per sample. In its place jumps of another kind,
+            such as `VarianceGamma(decay=1.0)`: D_o is a number then, and there are no options.
         dt: time between the two observations.
         dim: number of coordinates. For dim > 1 the law is a positive mixture of Gaussians, accurate everywhere (log p
             to 1e-12), whatever `method` says, and alpha lies in [0.01, 0.99].
@@ -89,6 +91,10 @@ def log_density(
         >>> log_density(0.5, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
         tensor(-0.5410, dtype=torch.float64)
     """
+    if isinstance(alpha, TimedJumps):
+        from levytorch.law import subordinated
+
+        return subordinated.log_density(alpha, displacement, b, D_o, D_f, dt, dim)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step, lam, dtype, device = _arguments(dim, method, tempering, **given)
     if device.type != "cpu":

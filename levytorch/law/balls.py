@@ -71,6 +71,8 @@ def gamma_tail(d: int, x: Tensor) -> Tensor:
     """Q(d / 2, x)."""
     if d == 2:
         return torch.exp(-x)
+    if d == 1:
+        return torch.erfc(x.sqrt())
     return torch.special.gammaincc(x.new_tensor(0.5 * d), x)
 
 

@@ -23,14 +23,17 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.convert import Array
+from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     from scipy.interpolate import CubicSpline
@@ -43,11 +46,106 @@ _GAUSS = 5  # points per interval
 _AROUND = (-0.04, -0.02, 0.02, 0.04)
 
 
+class LineDensity(Protocol):
+    """The density of jumps on a line, constant |t|^(-1 - 2 index) m(t), with m(0) = 1; arrays (1,) or (n,)."""
+
+    index: Array
+    constant: Array
+
+    def damped(self, weights: Array, distance: Array) -> Array:
+        """Weights at distances >= 0, times m there."""
+        ...
+
+    def beyond(self, distance: Array) -> Array:
+        """The mass of jumps of one sign beyond distances > 0, but for the constant."""
+        ...
+
+    @property
+    def nearby(self) -> Sequence[tuple[float, Any]]:
+        """(share, index): exponents whose corrections of the quadrature next to the singularity are combined."""
+        ...
+
+    def even_powers(self, distance: Array, index: Any) -> Array | float:
+        """Those of m near zero."""
+        ...
+
+
+class Jumps(ABC):
+    """What the generator, the density on a line and simulations ask of jumps.
+
+    L is a Brownian motion at a random time T, which jumps by t with some intensity: E exp(-u T) = exp(-B psi(u)) over a
+    time in which D_f adds up to B. A new kind of jumps is a subclass in a file of its own; it is given to `Dynamics` in
+    the place of alpha.
+    """
+
+    parameters: ClassVar[tuple[str, ...]]
+    is_stable: ClassVar[bool] = False  # whether compiled simulations of stable jumps serve
+
+    @abstractmethod
+    def symbol(self, square: Tensor, alpha: Tensor, order: int = 0) -> Tensor:
+        """psi at |k|^2 >= 0, or its derivative of some order in alpha; both broadcast."""
+
+    @abstractmethod
+    def symbol_derivatives(self, square: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
+        """Those of psi in the parameters."""
+
+    @abstractmethod
+    def time(self, alpha: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """T > 0 such that sqrt(2 T) G has the law of the jumps over a time; scale: D_f times that time."""
+
+    @abstractmethod
+    def intensity(self, t: Array, alpha: Any) -> Any:
+        """t times the intensity of jumps of T by t, for D_f = 1."""
+
+    @abstractmethod
+    def longer(self, t: float, alpha: Any) -> Any:
+        """The intensity of jumps of T by more than a large t."""
+
+    @abstractmethod
+    def shorter(self, t: float, alpha: Any) -> Any:
+        """How fast T grows by jumps of less than a small t."""
+
+    @abstractmethod
+    def density(self, alpha: Tensor, length: float) -> LineDensity:
+        """The density of jumps on a line whose unit is `length`."""
+
+    def growth(self, alpha: Tensor) -> float:
+        """The power of |x| from which on the mean of a function after a jump need not exist."""
+        return 2 * float(alpha.min())
+
+    def holds(self, alpha: Tensor) -> Tensor:
+        """Whether alpha can be that of a generator with these jumps; 1 is a Brownian motion."""
+        return (alpha > 0) & (alpha <= 1)
+
+    def varied(self, h: float) -> tuple[tuple[Jumps, Jumps, float], ...]:
+        """For every parameter beside alpha: the jumps with more of it, with less of it, and the difference."""
+        return ()
+
+
+class TimedJumps(Jumps):
+    """Jumps that know the density of their random time, from which the law of a step is computed
+    (`law.subordinated`), and that are given in the place of alpha.
+    """
+
+    index: ClassVar[float]  # what stands for alpha
+
+    @abstractmethod
+    def log_time_density(self, log_t: Tensor, B: Tensor) -> Tensor:
+        """log of the density of log T at log t, B = D_f times the time that has passed."""
+
+    @abstractmethod
+    def time_range(self, square: Tensor, B: Tensor, drop: float) -> tuple[Tensor, Tensor]:
+        """For steps of squared length `square`: beyond which t no term is above exp(-drop) of the largest one, and the
+        largest curvature of the terms in log t.
+        """
+
+
 @dataclass(frozen=True)
-class Stable:
+class Stable(Jumps):
     """Jumps without an end: psi = |k|^(2 alpha)."""
 
     parameters: ClassVar[tuple[str, ...]] = ("alpha",)
+    is_stable: ClassVar[bool] = True
 
     def symbol(self, square: Tensor, alpha: Tensor, order: int = 0) -> Tensor:
         """psi at |k|^2 >= 0, or its derivative of some order in alpha; both broadcast.
@@ -59,23 +157,26 @@ class Stable:
         return _without_zero(square, torch.exp(alpha * log) * log**order)
 
     def symbol_derivatives(self, square: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
-        """Those of psi in the parameters."""
         return (self.symbol(square, alpha, 1),)
 
     def time(self, alpha: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """T > 0 such that sqrt(2 T) G has the law of the jumps over a time; scale: D_f times that time."""
         return torch.exp((log_stable_time(alpha, generator) + torch.log(scale) / alpha).clamp_max(LOG_LARGEST))
 
-    def normalisation(self, alpha: Array) -> Array:
-        """c of the density of jumps on a line."""
-        return normalisation(alpha)
+    def intensity(self, t: Array, alpha: Any) -> Any:
+        return alpha / _gamma(1 - alpha) * t**-alpha
 
-    def density(self, alpha: Tensor, length: float) -> None:
-        """What is beside the density c |t|^(-1 - 2 alpha) of stable jumps: nothing."""
+    def longer(self, t: float, alpha: Any) -> Any:
+        return t**-alpha / _gamma(1 - alpha)
+
+    def shorter(self, t: float, alpha: Any) -> Any:
+        return alpha / _gamma(1 - alpha) * t ** (1 - alpha) / (1 - alpha)
+
+    def density(self, alpha: Tensor, length: float) -> LineDensity:
+        return StableDensity(alpha.numpy().reshape(-1))
 
 
 @dataclass(frozen=True)
-class Tempered:
+class Tempered(Jumps):
     """Jumps beyond 1 / tempering are exponentially rare: psi = (|k|^2 + lam^2)^alpha - lam^(2 alpha)."""
 
     tempering: float
@@ -96,31 +197,44 @@ class Tempered:
         return _without_zero(square, rest)
 
     def symbol_derivatives(self, square: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
-        """Those of psi in the parameters."""
         lam, power = self.tempering, alpha - 1.0
         by_lam = 2.0 * alpha * lam * ((square + lam * lam) ** power - torch.exp(2.0 * power * math.log(lam)))
         return self.symbol(square, alpha, 1), by_lam
 
     def time(self, alpha: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """T > 0 such that sqrt(2 T) G has the law of the jumps over a time; scale: D_f times that time."""
         return tempered_time(alpha, scale, torch.full_like(scale, self.tempering), generator)
 
-    def normalisation(self, alpha: Array) -> Array:
-        """c of the density of jumps on a line."""
-        return normalisation(alpha)
+    def intensity(self, t: Array, alpha: Any) -> Any:
+        return Stable().intensity(t, alpha) * np.exp(-(self.tempering**2) * t)
 
-    def density(self, alpha: Tensor, length: float) -> TemperedDensity:
-        """What is beside the density of stable jumps on a line whose unit is `length`, for one alpha."""
+    def longer(self, t: float, alpha: Any) -> Any:
+        return Stable().longer(t, alpha) * math.exp(-(self.tempering**2) * t)
+
+    def shorter(self, t: float, alpha: Any) -> Any:
+        return Stable().shorter(t, alpha)
+
+    def density(self, alpha: Tensor, length: float) -> LineDensity:
+        if alpha.ndim:
+            raise InputError(
+                f"alpha must be one number for tempered jumps on a line, found a function of x beside tempering "
+                f"{self.tempering:g}; give one alpha."
+            )
         return TemperedDensity(float(alpha), self.tempering * length)
 
-
-Jumps = Stable | Tempered
+    def varied(self, h: float) -> tuple[tuple[Jumps, Jumps, float], ...]:
+        lam = self.tempering
+        return ((Tempered(lam * (1 + h)), Tempered(lam * (1 - h)), 2 * h * lam),)
 
 
 def jumps_of(tempering: float | Tensor) -> Jumps:
     """The jumps of a law with this tempering: zero, or a rate per unit of length."""
     lam = float(tempering)
     return Tempered(lam) if lam > 0 else Stable()
+
+
+def jumps_in(system: Any) -> Jumps:
+    """The jumps of a Dynamics or a Recovery."""
+    return getattr(system, "jumps", None) or jumps_of(getattr(system, "tempering", 0.0))
 
 
 def _log(square: Tensor) -> Tensor:
@@ -207,11 +321,15 @@ def _exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return (-torch.log1p(-_uniform(like, generator))).clamp_min(1e-300)
 
 
-def normalisation(alpha: Array) -> Array:
-    """c of the fractional Laplacian in one dimension."""
+def _gamma(x: Any) -> Any:
     from scipy.special import gamma
 
-    return np.asarray(4**alpha * gamma(0.5 + alpha) / (math.sqrt(math.pi) * np.abs(gamma(-alpha))))
+    return gamma(x)
+
+
+def normalisation(alpha: Array) -> Array:
+    """c of the fractional Laplacian in one dimension."""
+    return np.asarray(4**alpha * _gamma(0.5 + alpha) / (math.sqrt(math.pi) * np.abs(_gamma(-alpha))))
 
 
 def log_factor(z: Array, alpha: float) -> Array:
@@ -222,33 +340,50 @@ def log_factor(z: Array, alpha: float) -> Array:
     return np.asarray((1 - nu) * np.log(2.0) - gammaln(nu) + nu * np.log(z) + np.log(kve(nu, z)) - z)
 
 
+class StableDensity:
+    """c |t|^(-1 - 2 alpha), alpha (1,) or one per node."""
+
+    def __init__(self, alpha: Array) -> None:
+        self.index, self.constant = alpha, normalisation(alpha)
+        self.nearby = [(1.0, alpha)]
+
+    def damped(self, weights: Array, distance: Array) -> Array:
+        return weights
+
+    def beyond(self, distance: Array) -> Array:
+        return np.asarray(distance ** (-2 * self.index) / (2 * self.index))
+
+    def even_powers(self, distance: Array, index: Any) -> float:
+        return 1.0
+
+
 class TemperedDensity:
     """The density of tempered jumps on a line, c |t|^(-1 - 2 alpha) m(lam |t|), for one alpha and lam."""
 
     def __init__(self, alpha: float, lam: float) -> None:
         self.alpha, self.lam = alpha, lam
+        self.index = np.array([alpha])
+        self.constant = normalisation(self.index)
         self._factor, self._mass = _splines(alpha)
 
-    def factor(self, distance: Array) -> Array:
-        """m at distances >= 0."""
+    def damped(self, weights: Array, distance: Array) -> Array:
         z = self.lam * distance
-        return np.exp(self._factor(np.log(np.clip(z, 1e-7, 600.0)))) * (z < 600.0)
+        return weights * (np.exp(self._factor(np.log(np.clip(z, 1e-7, 600.0)))) * (z < 600.0))
 
     @property
     def nearby(self) -> list[tuple[float, float]]:
-        """(share, alpha): alpha itself; close to 1/2, where `even_powers` meet the others, some around it."""
+        """alpha itself; close to 1/2, where `even_powers` meet the others, some around it."""
         if abs(self.alpha - 0.5) >= _AROUND[2]:
             return [(1.0, self.alpha)]
         at = [0.5 + d for d in _AROUND]
         return [(float(np.prod([(self.alpha - q) / (p - q) for q in at if q != p])), p) for p in at]
 
-    def even_powers(self, distance: Array, alpha: float) -> Array:
-        """The even powers of m(z) near zero; the others, z^(1 + 2 alpha) (1 + ...), undo the singularity of jumps."""
-        nu, z2 = alpha + 0.5, (self.lam * distance) ** 2
+    def even_powers(self, distance: Array, index: float) -> Array:
+        """The others, z^(1 + 2 alpha) (1 + ...), undo the singularity of jumps."""
+        nu, z2 = index + 0.5, (self.lam * distance) ** 2
         return np.asarray(1 + z2 / (4 * (1 - nu)) * (1 + z2 / (8 * (2 - nu))))
 
     def beyond(self, distance: Array) -> Array:
-        """The mass of jumps of one sign beyond distances > 0, but for the factor c."""
         s = np.log(self.lam * distance)
         inside = np.exp(self._mass(np.clip(s, _LOW, _HIGH))) * (s < _HIGH)
         power = 2 * self.alpha

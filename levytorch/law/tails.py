@@ -27,6 +27,7 @@ from levytorch.law.arguments import (
     is_zero,
     to_tensors,
 )
+from levytorch.law.jumps import TimedJumps
 
 
 class _Tail(Function):
@@ -99,7 +100,7 @@ def tail_probability(
     """P(|dx - center| > threshold) for one step: R_theta of Algorithm E.6 when threshold is CT and center is mu.
 
     Everything broadcasts; for dim > 1 center and b are vectors `[..., dim]` and the Euclidean norm is meant.
-    Tempering as in `log_density`.
+    Tempering, and jumps of another kind in the place of alpha, as in `log_density` (the latter on a line).
     Differentiable in every argument. Relative accuracy about 1e-12 however small the mass (1e-9 for dim > 1 when the
     ball's surface passes close to the drifted position). With a matrix D_o the mass is a mean over
     directions: 1e-8 in the plane, 1e-6 in space, and about 1 % in more dimensions.
@@ -108,6 +109,10 @@ def tail_probability(
         >>> tail_probability(8.0, 0.125, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
         tensor(0.0164, dtype=torch.float64)
     """
+    if isinstance(alpha, TimedJumps):
+        from levytorch.law import subordinated
+
+        return subordinated.tail_probability(alpha, threshold, center, b, D_o, D_f, dt, dim)
     check_dim(dim)
     names = dict(threshold=threshold, center=center, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     given, dtype, device = to_tensors(**names, **({} if is_zero(tempering) else {"tempering": tempering}))

@@ -22,6 +22,7 @@ from levytorch.coefficients import Coefficients, Head
 from levytorch.coefficients.padded import Padding, on_a_cell
 from levytorch.convert import real_number, real_tensor, shown
 from levytorch.errors import InputError
+from levytorch.law.jumps import TimedJumps, jumps_in
 from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose_rule
 from levytorch.likelihood.exact_step import ExactStep
 from levytorch.likelihood.laws import Capability, Law
@@ -278,6 +279,12 @@ class System:
                     f"dynamics must have a period or a window for the exact law, found period {dynamics.period}; set "
                     "window=(low, high) to a part of the line much wider than a step."
                 )
+        jumps = jumps_in(dynamics)
+        if isinstance(jumps, TimedJumps):
+            raise InputError(
+                f"the jumps must be stable or tempered for the exact law, found {jumps}; use log_density, which "
+                "freezes the coefficients over the step."
+            )
         if callable(dynamics.alpha):
             raise InputError(
                 "alpha must be one number for the exact law, found a function of x; use log_density, which freezes the "

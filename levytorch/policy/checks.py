@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients
 from levytorch.convert import answer_of, check_finite, positive_number, real_array, real_tensor, shown, whole_number
 from levytorch.errors import InputError
+from levytorch.law.jumps import Jumps, jumps_in
 from levytorch.spaces import Circle, Interval, Product, StateSpace, coordinates, space_of
 from levytorch.spaces.basis import MOST_MODES
 
@@ -21,6 +21,16 @@ Reward = Callable[[Tensor], Tensor]
 _MOST_COORDINATES = 3
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Coefficients(NamedTuple):
+    """b, D_o, D_f and alpha at some states, and the jumps that D_f and alpha belong to."""
+
+    b: Tensor
+    D_o: Tensor
+    D_f: Tensor
+    alpha: Tensor
+    jumps: Jumps
 
 
 def space_to_solve_on(dynamics: Any) -> StateSpace:
@@ -94,10 +104,10 @@ def coefficients_at(dynamics: Any, x: Tensor, dim: int = 1, *, matrices: bool = 
         low = float(value.min())
         if low < 0:
             raise InputError(f"{name} must not be negative, found {low:.3g} on the cell; check the coefficients.")
-    if not bool(((alpha > 0) & (alpha <= 1)).all()):
+    jumps = jumps_in(dynamics)
+    if not bool(jumps.holds(alpha).all()):
         raise InputError(f"alpha must lie in (0, 1], found {float(alpha.min()):.3g}; check the dynamics.")
-    tempering = torch.as_tensor(float(getattr(dynamics, "tempering", 0.0)), dtype=torch.float64)
-    return Coefficients(b, D_o, D_f, alpha, tempering)
+    return Coefficients(b, D_o, D_f, alpha, jumps)
 
 
 def _values(f: Any, x: Tensor, shape: torch.Size, name: str) -> Tensor:

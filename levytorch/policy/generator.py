@@ -36,15 +36,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, FourierBasis
+from levytorch.coefficients import FourierBasis
 from levytorch.convert import common_shape
 from levytorch.errors import InputError, NumericalError
-from levytorch.law.jumps import jumps_of
-from levytorch.policy.checks import Reward, coefficients_at
+from levytorch.law.jumps import Jumps, Stable
+from levytorch.policy.checks import Coefficients, Reward, coefficients_at
 
 _CHUNK_NUMBERS = 1 << 20  # of the matrices that are assembled at a time
 _PIECE_NUMBERS = 1 << 17  # the same without gradients: 1 MB of matrices, about the size of a second-level cache
 _SMALL = 160  # modes; from about here LAPACK itself uses several threads
+STABLE = Stable()
 
 
 class Operators(NamedTuple):
@@ -59,17 +60,15 @@ class Operators(NamedTuple):
     fractional: Tensor
 
 
-def jump_symbol(k: Tensor, alpha: Tensor, tempering: float | Tensor = 0.0) -> Tensor:
+def jump_symbol(k: Tensor, alpha: Tensor, jumps: Jumps) -> Tensor:
     """psi of waves k (n,), (..., n) for alpha (...)."""
-    return jumps_of(tempering).symbol((k * k).to(alpha.device), alpha[..., None])
+    return jumps.symbol((k * k).to(alpha.device), alpha[..., None])
 
 
-def operators(basis: FourierBasis, x: Tensor, alpha: Tensor, tempering: float = 0.0) -> Operators:
+def operators(basis: FourierBasis, x: Tensor, alpha: Tensor, jumps: Jumps = STABLE) -> Operators:
     """The generator's parts applied to the basis at x (m,). alpha: one number, or (..., m) for alpha(x)."""
     phi = basis.matrix(x)
-    return Operators(
-        phi, basis.matrix(x, 1), basis.matrix(x, 2), jump_symbol(basis.wavenumbers, alpha, tempering) * phi
-    )
+    return Operators(phi, basis.matrix(x, 1), basis.matrix(x, 2), jump_symbol(basis.wavenumbers, alpha, jumps) * phi)
 
 
 def resolvent_matrix(ops: Operators, b: Tensor, D_o: Tensor, D_f: Tensor, beta: float | Tensor) -> Tensor:
@@ -85,14 +84,14 @@ def column_scale(
     D_f: Tensor,
     alpha: Tensor,
     beta: float | Tensor,
-    tempering: float = 0.0,
+    jumps: Jumps = STABLE,
 ) -> Tensor:
     """Size of (beta - L) phi_m, (n,).
 
     Dividing it out keeps the condition number near that of the coefficients, not n^2.
     """
     k = basis.wavenumbers.to(b.device)
-    jump = jump_symbol(k, alpha.detach().mean(), tempering)
+    jump = jump_symbol(k, alpha.detach().mean(), jumps)
     size = beta + b.detach().abs().mean() * k + D_o.detach().abs().mean() * k**2 + D_f.detach().abs().mean() * jump
     return torch.as_tensor(size, dtype=b.dtype)
 
@@ -105,7 +104,7 @@ def resolvent_coefficients(
     alpha: Tensor,
     r: Tensor,
     beta: float,
-    tempering: float = 0.0,
+    jumps: Jumps = STABLE,
 ) -> Tensor:
     """Fourier coefficients of V = (beta - L)^-1 r by collocation, for many coefficient sets at once.
 
@@ -115,15 +114,15 @@ def resolvent_coefficients(
     x = basis.points().to(b.device)
     n = basis.n_modes
     shape = common_shape(b.shape, D_o.shape, D_f.shape, r.shape, alpha.shape, (n,))
-    scale = column_scale(basis, b, D_o, D_f, alpha, beta, tempering)
+    scale = column_scale(basis, b, D_o, D_f, alpha, beta, jumps)
     if len(shape) == 1:
-        A = resolvent_matrix(operators(basis, x, alpha, tempering), b, D_o, D_f, beta)
+        A = resolvent_matrix(operators(basis, x, alpha, jumps), b, D_o, D_f, beta)
         return torch.linalg.solve(A / scale, r.expand(shape)) / scale
 
     b, D_o, D_f, r = (t.expand(shape).reshape(-1, n) for t in (b, D_o, D_f, r))
     tracked = torch.is_grad_enabled() and any(t.requires_grad for t in (b, D_o, D_f, r, alpha))
     if alpha.ndim == 0 and not tracked and b.device.type == "cpu":
-        ops = operators(basis, x, alpha, tempering)
+        ops = operators(basis, x, alpha, jumps)
         parts = torch.stack([beta * ops.phi, ops.first, ops.second, ops.fractional], dim=1) / scale
         weights = torch.stack([torch.ones_like(b), -b, -D_o, D_f], dim=-1)
         return solve_many(parts, weights, r).reshape(shape) / scale
@@ -133,7 +132,7 @@ def resolvent_coefficients(
     out = []
     for start in range(0, len(b), chunk):
         part = slice(start, start + chunk)
-        ops = operators(basis, x, alpha if alphas is None else alphas[part], tempering)
+        ops = operators(basis, x, alpha if alphas is None else alphas[part], jumps)
         A = resolvent_matrix(ops, b[part], D_o[part], D_f[part], beta)
         out.append(torch.linalg.solve(A / scale, r[part]))
     return torch.cat(out).reshape(shape) / scale
@@ -196,9 +195,8 @@ def linear_system(
         x = low + (high - low) * (torch.from_numpy(nodes) + 1) / 2
         weight = (torch.from_numpy(weights) / 2).sqrt()
     at = coefficients_at(dynamics, x)
-    lam = float(at.tempering)
-    ops = operators(basis, x, at.alpha, lam)
-    scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta, lam)
+    ops = operators(basis, x, at.alpha, at.jumps)
+    scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta, at.jumps)
     A = weight[:, None] * resolvent_matrix(ops, at.b, at.D_o, at.D_f, beta) / scale
     return LinearSystem(basis, x, weight, ops, at, scale, A, r(x), beta)
 
@@ -280,10 +278,9 @@ def generator_change(
     """phi: functions of wave numbers k at the points x, and what the parts of the generator make of them, (m, n)."""
     with torch.no_grad():
         J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(x))
-    jumps = jumps_of(at.tempering)
     slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
     by_parameters = zip(
-        jumps.symbol_derivatives(k * k, at.alpha[..., None]),
+        at.jumps.symbol_derivatives(k * k, at.alpha[..., None]),
         (J_alpha, None if slope is None else padded(slope(), J_D_o.shape[-1])),
     )
     drift = zip(gradient, J_b.unbind(1) if len(gradient) > 1 else [J_b])

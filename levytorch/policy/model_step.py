@@ -44,7 +44,7 @@ class FourierGenerator:
         orders = torch.eye(basis.dim, dtype=torch.int64).tolist()
         self.gradient = [basis.derivative(self.x, order) for order in orders]
         self.laplacian = -(k**2) * self.phi
-        self.jump = jump_symbol(k, self.at.alpha, self.at.tempering) * self.phi
+        self.jump = jump_symbol(k, self.at.alpha, self.at.jumps) * self.phi
 
     def matrix(self) -> Tensor:
         """(n, n)."""
@@ -212,7 +212,6 @@ def beyond(system: Any, basis: PlaneBasis, x: Tensor, dt: float, radius: float) 
     wave number k is multiplied by its characteristic function without what Hankel's transform has of the disc.
     """
     at = coefficients_at(system, x, dim=2)
-    lam = float(at.tempering)
     k, which = torch.unique(basis.wavenumbers, return_inverse=True)
     panels = _PANELS + math.ceil(float(k[-1]) * radius / 8)
     r, weight = core_rule(-radius, radius, math.sqrt(2.0 * float(at.D_o.min()) * dt), panels)
@@ -221,8 +220,8 @@ def beyond(system: Any, basis: PlaneBasis, x: Tensor, dt: float, radius: float) 
     alpha = at.alpha[:, None] if at.alpha.ndim else at.alpha
     steps = torch.stack([r, torch.zeros_like(r)], dim=1)
     still = torch.zeros(2, dtype=torch.float64)
-    p = log_density(steps, still, D_o, D_f, alpha, dt, dim=2, tempering=lam).exp()  # (m, nodes)
-    symbol = D_o * k**2 + D_f * jump_symbol(k, at.alpha, lam)
+    p = log_density(steps, still, D_o, D_f, alpha, dt, dim=2, tempering=float(system.tempering)).exp()  # (m, nodes)
+    symbol = D_o * k**2 + D_f * jump_symbol(k, at.alpha, at.jumps)
     kept = (-dt * symbol).exp() - (p * weight) @ torch.special.bessel_j0(r[:, None] * k)
     return basis.matrix(x + dt * at.b) * kept[:, which], kept[:, 0].clamp(min=0.0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from levytorch.convert import whole_number
 from levytorch.errors import InputError
-from levytorch.law.jumps import jumps_of
+from levytorch.law.jumps import Jumps, jumps_in
 from levytorch.policy.generator import jump_symbol, operators
 from levytorch.policy.on_interval import line_window
 from levytorch.policy.value import ValueFunction
@@ -32,13 +32,6 @@ class Local(NamedTuple):
     first: list[Tensor]
     second: Tensor
     jump: Tensor
-
-
-class Jumps(NamedTuple):
-    """Of the operator that D_f multiplies."""
-
-    alpha: Tensor
-    tempering: float
 
 
 class Nodes(NamedTuple):
@@ -75,13 +68,12 @@ def nodes_of(system: Any, beta: float, n_modes: int | None, window: Any) -> Node
         raise InputError(f"window must be left out beside a period, found {window}; remove it.")
     usual, most, make = _KINDS[type(space)]
     n = whole_number("n_modes", usual if n_modes is None else n_modes, 3, most, "give an odd number")
-    jumps = Jumps(torch.as_tensor(float(system.alpha), dtype=torch.float64), float(system.tempering))
-    return make(space, beta, n, jumps)
+    return make(space, beta, n, torch.as_tensor(float(system.alpha), dtype=torch.float64), jumps_in(system))
 
 
-def _on_circle(space: Circle, beta: float, n: int, jumps: Jumps) -> Nodes:
+def _on_circle(space: Circle, beta: float, n: int, alpha: Tensor, jumps: Jumps) -> Nodes:
     basis, x = space.basis(n), space.grid(n, 0.0)
-    ops, symbol = operators(basis, x, *jumps), jump_symbol(basis.wavenumbers, *jumps)
+    ops, symbol = operators(basis, x, alpha, jumps), jump_symbol(basis.wavenumbers, alpha, jumps)
 
     def value(c: Tensor) -> ValueFunction:
         return ValueFunction(c, space, beta)
@@ -94,9 +86,9 @@ def _on_circle(space: Circle, beta: float, n: int, jumps: Jumps) -> Nodes:
     return Nodes(x, ops.phi, [ops.first], ops.second, ops.fractional, share, value, local)
 
 
-def _on_interval(space: Interval, beta: float, n: int, jumps: Jumps) -> Nodes:
+def _on_interval(space: Interval, beta: float, n: int, alpha: Tensor, jumps: Jumps) -> Nodes:
     """Exterior "constant": jumps past an end land on it, diffusion is reflected there."""
-    ops = line_operators(n, space.ends, jumps.alpha, Exterior(True), jumps=jumps_of(jumps.tempering))
+    ops = line_operators(n, space.ends, alpha, Exterior(True), jumps=jumps)
     ends = torch.tensor(space.ends, dtype=torch.float64)
     edges = torch.cat([ends[:1], (ops.x[1:] + ops.x[:-1]) / 2, ends[1:]])
 
@@ -113,13 +105,13 @@ def _on_interval(space: Interval, beta: float, n: int, jumps: Jumps) -> Nodes:
     return Nodes(ops.x, eye, [ops.first], ops.second, ops.fractional, share, value, local, scale=True)
 
 
-def _on_torus(space: Product, beta: float, n: int, jumps: Jumps) -> Nodes:
-    operator, N = TorusOperator(space, n, jumps_of(jumps.tempering)), n * n
-    square, symbol = operator.square, operator.symbol(float(jumps.alpha))
+def _on_torus(space: Product, beta: float, n: int, alpha: Tensor, jumps: Jumps) -> Nodes:
+    operator, N = TorusOperator(space, n, jumps), n * n
+    square, symbol = operator.square, operator.symbol(float(alpha))
     waves = operator.forward(np.eye(N).reshape(N, n, n))  # of every node's own function
 
     def matrix(factor: Any) -> Tensor:
-        return torch.from_numpy(operator.inverse(waves * factor).reshape(N, N).T.copy())
+        return torch.from_numpy(operator.values(waves * factor).reshape(N, N).T.copy())
 
     def value(v: Tensor, factor: Any = 1.0) -> ValueFunction:
         return ValueFunction(torch.from_numpy(operator.forward(v.reshape(n, n).numpy()) / N * factor), space, beta)
@@ -128,7 +120,7 @@ def _on_torus(space: Product, beta: float, n: int, jumps: Jumps) -> Nodes:
         V = value(v)
         return Local(V(at), list(V.gradient(at).unbind(-1)), value(v, -square)(at), value(v, symbol)(at))
 
-    first = [matrix(part) for part in operator.gradient]
+    first = [matrix(part) for part in operator.slopes]
     x, share = space.grid(n, 0.0).reshape(-1, 2), torch.full((N,), 1 / N, dtype=torch.float64)
     return Nodes(x, torch.eye(N, dtype=torch.float64), first, matrix(-square), matrix(symbol), share, value, local)
 

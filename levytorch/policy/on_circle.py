@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 class CircleProblem:
-    """V as a Fourier series; see `problem.Problem`."""
+    """V as a Fourier series; see `solver.Problem`."""
 
     most = 1 << 30
 
@@ -89,7 +89,7 @@ class CircleProblem:
         n = 2 * basis.n_modes + 1
         x = basis.grid(n) if self.window is None else torch.linspace(*self.window, n + 2, dtype=torch.float64)[1:-1]
         at = coefficients_at(self.dynamics, x)
-        A = resolvent_matrix(operators(basis, x, at.alpha, float(at.tempering)), at.b, at.D_o, at.D_f, self.beta)
+        A = resolvent_matrix(operators(basis, x, at.alpha, at.jumps), at.b, at.D_o, at.D_f, self.beta)
         values = self.r(x)
         return float((A @ found.c - values).abs().max() / values.abs().max().clamp_min(1e-300))
 

@@ -26,11 +26,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients
 from levytorch.convert import choice, shown, whole_number
 from levytorch.errors import InputError, NumericalError
-from levytorch.law.jumps import jumps_of
-from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
+from levytorch.law.jumps import Jumps, Stable
+from levytorch.policy.checks import Coefficients, Reward, check_window, coefficients_at, reward_function
 from levytorch.policy.generator import delta_method, padded, solve_many
 from levytorch.policy.value import ValueFunction
 from levytorch.spaces import Interval
@@ -55,7 +54,7 @@ class Found(NamedTuple):
 
 
 class IntervalProblem:
-    """V by its values at nodes; see `problem.Problem`. n: intervals between nodes."""
+    """V by its values at nodes; see `solver.Problem`. n: intervals between nodes."""
 
     first, most, keeps_best = 128, MOST, False
     remedy = "raise max_modes, smooth the reward, or choose a narrower window"
@@ -142,7 +141,8 @@ def _exterior(exterior: Any, window: tuple[float, float], dynamics: Any) -> Exte
     if callable(exterior):
         g = reward_function(exterior)
         ends = torch.tensor(window, dtype=torch.float64)
-        return given_outside(g, window, coefficients_at(dynamics, ends).alpha)
+        at = coefficients_at(dynamics, ends)
+        return given_outside(g, window, at.jumps.growth(at.alpha))
     if not isinstance(exterior, str):
         raise InputError(
             f"exterior must be constant, absorb or a function of x, found {shown(exterior)}; give one of these."
@@ -166,34 +166,29 @@ def _free_ends(dynamics: Any, window: tuple[float, float]) -> tuple[bool, bool]:
 class LineSystem:
     """The generator of a Dynamics or a Recovery on the inner nodes of a window.
 
-    jumps: (alpha, tempering) -> the operators of the window with these jumps; ops: those of the system's own.
+    operators: alpha and jumps -> the operators of the window; ops: those of the system's own.
     """
 
     dynamics: Any
     outside: Exterior
     free: tuple[bool, bool]
     at: Coefficients
-    jumps: Callable[[Tensor, float], LineOperators]
+    operators: Callable[[Tensor, Jumps], LineOperators]
     ops: LineOperators
 
     @staticmethod
     def of(dynamics: Any, n: int, window: tuple[float, float], outside: Exterior) -> LineSystem:
         free = (False, False) if outside.constant else _free_ends(dynamics, window)
         at = coefficients_at(dynamics, inner_nodes(n, window))
-        if float(at.tempering) > 0 and at.alpha.ndim:
-            raise InputError(
-                f"alpha must be one number for tempered jumps on a line, found a function of x beside tempering "
-                f"{float(at.tempering):g}; give one alpha."
-            )
         if bool((at.alpha >= 1).any()):
             raise InputError(
                 "alpha must lie in (0, 1) on a line, found 1; for Brownian motion set D_f = 0 and any alpha."
             )
 
-        def jumps(alpha: Tensor, tempering: float) -> LineOperators:
-            return line_operators(n, window, alpha, outside, free, jumps=jumps_of(tempering))
+        def operators(alpha: Tensor, jumps: Jumps) -> LineOperators:
+            return line_operators(n, window, alpha, outside, free, jumps=jumps)
 
-        return LineSystem(dynamics, outside, free, at, jumps, jumps(at.alpha, float(at.tempering)))
+        return LineSystem(dynamics, outside, free, at, operators, operators(at.alpha, at.jumps))
 
     def matrix(self, beta: float) -> Tensor:
         """beta - L on values at the inner nodes, but for what the ends and the exterior give (`right`)."""
@@ -210,10 +205,10 @@ class LineSystem:
 
     def change(self, v: Tensor) -> Tensor:
         """(n - 1, P): d(L v) / dtheta of values v (n - 1,), for a Recovery."""
-        at, ops, lam, h = self.at, self.ops, float(self.at.tempering), _DIFFERENCE
+        at, ops, h = self.at, self.ops, _DIFFERENCE
 
-        def jumped(alpha: Tensor, tempering: float) -> Tensor:
-            other = self.jumps(alpha, tempering)
+        def jumped(alpha: Tensor, jumps: Jumps) -> Tensor:
+            other = self.operators(alpha, jumps)
             return other.fractional @ v + other.fractional_end
 
         with torch.no_grad():
@@ -223,12 +218,13 @@ class LineSystem:
         out = J_b * (ops.first @ v + ops.first_end)[:, None] + J_D_o * (ops.second @ v + ops.second_end)[:, None]
         out = out - J_D_f * (ops.fractional @ v + ops.fractional_end)[:, None]
         if bool((J_alpha != 0).any()):
-            by_alpha = (jumped(at.alpha + h, lam) - jumped(at.alpha - h, lam)) / (2 * h)
+            by_alpha = (jumped(at.alpha + h, at.jumps) - jumped(at.alpha - h, at.jumps)) / (2 * h)
             out = out - J_alpha * (at.D_f * by_alpha)[:, None]
         slope = getattr(getattr(self.dynamics, "head", None), "tempering_slope", None)
-        if lam > 0 and slope is not None and bool((J_lam := slope()).any()):
-            by_lam = (jumped(at.alpha, lam * (1 + h)) - jumped(at.alpha, lam * (1 - h))) / (2 * h * lam)
-            out = out - padded(J_lam, out.shape[1]) * (at.D_f * by_lam)[:, None]
+        if slope is not None and bool((J_lam := slope()).any()):
+            for more, less, apart in at.jumps.varied(h):
+                by_lam = (jumped(at.alpha, more) - jumped(at.alpha, less)) / apart
+                out = out - padded(J_lam, out.shape[1]) * (at.D_f * by_lam)[:, None]
         return out
 
     def with_ends(self, inner: Tensor, ends: tuple[float, float]) -> Tensor:
@@ -273,7 +269,7 @@ def resolvent_on_line(
     The nodes are `inner_nodes(n, window)`. Returns (batch, n - 1).
     """
     outside = exterior or Exterior(True)
-    ops = line_operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside, jumps=jumps_of(0.0))
+    ops = line_operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside, jumps=Stable())
     shape = torch.broadcast_shapes(b.shape, D_o.shape, D_f.shape, r.shape)
     b, D_o, D_f, r = (v.to(torch.float64).expand(shape).reshape(-1, n - 1) for v in (b, D_o, D_f, r))
     size = torch.full((n - 1,), beta, dtype=torch.float64)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from levytorch.convert import path_of, positive_number, real_array, real_number, real_tensor
 from levytorch.errors import InputError
-from levytorch.law.jumps import jumps_of
+from levytorch.law.jumps import jumps_in
 from levytorch.policy.checks import check_beta, circle_of, coefficients_at, torus_of
 from levytorch.policy.generator import jump_symbol
 from levytorch.policy.value import ValueFunction
@@ -101,7 +101,7 @@ class Manufactured:
         at = coefficients_at(self.dynamics, x)
         c = self.coefficients
         V, V1, V2 = (self.basis.matrix(x, order) @ c for order in (0, 1, 2))
-        jump = (self.basis.matrix(x) * jump_symbol(self.basis.wavenumbers, at.alpha, at.tempering) * c).sum(-1)
+        jump = (self.basis.matrix(x) * jump_symbol(self.basis.wavenumbers, at.alpha, at.jumps) * c).sum(-1)
         return self.beta * V - at.b * V1 - at.D_o * V2 + at.D_f * jump
 
 
@@ -117,7 +117,7 @@ class PlaneManufactured:
         self.dynamics, self.beta = dynamics, float(beta)
         n = 32
         while True:
-            operator = TorusOperator(space, n, jumps_of(getattr(dynamics, "tempering", 0.0)))
+            operator = TorusOperator(space, n, jumps_in(dynamics))
             c = operator.forward(V(space.grid(n, 0.0)).numpy()) / n**space.dim
             size = abs(c).max()
             outer = operator.square > 0.25 * operator.square.max()
@@ -128,7 +128,7 @@ class PlaneManufactured:
                 raise InputError("the manufactured V must be smooth and periodic, found one that is not; change it.")
         c[abs(c) < 1e-15 * size] = 0.0  # rounding, which L would multiply by |k|^2
         self.places = [(i, j) for i in range(space.dim) for j in range(space.dim)]
-        symbols = (1.0, operator.symbol(dynamics.alpha), *(operator.second(i, j) for i, j in self.places))
+        symbols = (1.0, operator.symbol(dynamics.alpha), *(operator.bend(i, j) for i, j in self.places))
         self.V, self.fractional, *self.hessian = (
             ValueFunction(torch.from_numpy(c * s), space, self.beta) for s in symbols
         )

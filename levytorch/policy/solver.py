@@ -1,8 +1,8 @@
 """solve_value: V from a Dynamics or a Recovery, on any space.
 
 What depends on the space is a Problem: collocation on a circle (section 3.3) or least squares on a window of it
-(section 4.3), `on_circle`; nodes on an interval, `on_interval`; transforms on a torus, `on_torus`; nodes on
-products with an interval, `on_product`. Refinement, errors and what is said about them are the same for all.
+(section 4.3), `on_circle`; nodes on an interval, `on_interval`; transforms or nodes in several coordinates,
+`on_product`. Refinement, errors and what is said about them are the same for all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,13 +20,58 @@ from levytorch.errors import LevytorchWarning
 from levytorch.policy.checks import check_beta, check_modes, discounted_by_rate, space_to_solve_on
 from levytorch.policy.on_circle import CircleProblem
 from levytorch.policy.on_interval import IntervalProblem
-from levytorch.policy.on_product import ProductProblem
-from levytorch.policy.on_torus import TorusProblem
-from levytorch.policy.problem import Problem
+from levytorch.policy.on_product import ProductProblem, TorusProblem
 from levytorch.policy.value import ValueFunction
 from levytorch.spaces import Circle, Interval, Product
 
 _RESIDUAL = 1e-2  # between the points, relative to max |r|: two coarse grids can agree on an aliased reward
+
+
+class Problem(Protocol):
+    """A discretisation of the equation at any resolution n; `Found` is what it knows of V at one of them."""
+
+    first: int  # the resolution to begin with
+    most: int
+    keeps_best: bool  # whether V may be determined less well with more modes
+    remedy: str
+
+    def __init__(
+        self, dynamics: Any, space: Any, reward: Any, beta: float, *, window: Any, exterior: Any, beyond_data: bool
+    ) -> None: ...
+
+    def checked(self, n_modes: Any) -> int:
+        """A resolution that the caller has chosen."""
+        ...
+
+    def finer(self, n: int) -> int:
+        """The resolution after n."""
+        ...
+
+    def solved(self, n: int) -> Any:
+        """V at a resolution."""
+        ...
+
+    def n_modes(self, found: Any) -> int:
+        """The resolution of what was found."""
+        ...
+
+    def is_usable(self, found: Any) -> bool:
+        """Whether the system was conditioned well enough."""
+        ...
+
+    def moved(self, before: Any, found: Any) -> float:
+        """max |V - V before| relative to max |V|."""
+        ...
+
+    def residual(self, found: Any) -> float:
+        """max |(beta - L) V - r| between the points, relative to max |r|."""
+        ...
+
+    def value(self, found: Any, change: float | None, converged: bool) -> ValueFunction:
+        """V with its errors."""
+        ...
+
+
 PROBLEMS: dict[tuple[type, bool], Any] = {  # of a space, and whether it repeats
     (Circle, True): CircleProblem,
     (Interval, False): IntervalProblem,

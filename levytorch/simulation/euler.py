@@ -22,7 +22,7 @@ from levytorch.controlled import ControlledDynamics
 from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, NumericalError
-from levytorch.law.jumps import tempered_time
+from levytorch.law.jumps import Jumps
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.simulation import kernels
 from levytorch.simulation.substeps import Extrapolation, effective_drift
@@ -75,7 +75,7 @@ def euler(
     threads = max(1, torch.get_num_threads())
     size = min(CHUNK, -(-n // threads))
     path: Callable[..., int] = functools.partial(_variable, order=order)
-    if dynamics.tempering > 0:  # with constants one step is exact, whatever its length
+    if not dynamics.jumps.is_stable:  # with constants one step is exact, whatever its length
         size, substeps = BLOCK, 1 if dynamics.is_constant else substeps
     elif dynamics.is_constant and not dynamics.has_matrix:
         path = _constant
@@ -94,7 +94,7 @@ def euler(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    _refuse_infinite(out, dynamics.tempering)
+    _refuse_infinite(out, dynamics.jumps)
     return out
 
 
@@ -116,19 +116,22 @@ def held(
     m = 1 if system.actions else len(system.bounds)
     out, actions = np.empty((n, n_steps + 1, d)), np.empty((n, n_steps, m))
     out[:, 0] = x0
-    size = BLOCK if system.tempering > 0 else CHUNK
+    size = CHUNK if system.first.jumps.is_stable else BLOCK
     for i in range(0, n, size):
         parts = out[i : i + size], actions[i : i + size]
         _held(system, policy, *parts, dt / substeps, substeps, seed, i, order)
-    _refuse_infinite(out, system.tempering)
+    _refuse_infinite(out, system.first.jumps)
     return out, actions[..., 0].astype(np.int64) if system.actions else actions
 
 
-def _refuse_infinite(states: Array, tempering: float) -> None:
+def _refuse_infinite(states: Array, jumps: Jumps) -> None:
     """Refuse paths that have left the numbers."""
     if not np.isfinite(states[:, -1]).all():
-        remedy = "alpha is too small or dt too long for these coefficients, so choose a larger alpha or a shorter dt"
-        remedy = "choose a shorter dt or a larger tempering" if tempering > 0 else remedy
+        remedy = "choose a shorter dt or a larger tempering"
+        if jumps.is_stable:
+            remedy = (
+                "alpha is too small or dt too long for these coefficients, so choose a larger alpha or a shorter dt"
+            )
         raise NumericalError(f"states must stay within float64, found an infinite one; {remedy}.")
 
 
@@ -186,9 +189,9 @@ class _Paths:
         if self.ahead is not None:
             b, D_o, D_f = self.ahead("b", b), self.ahead("D_o", D_o), self.ahead("D_f", D_f)
         h = self.h
-        if self.dynamics.tempering > 0:
+        if not self.dynamics.jumps.is_stable:
             A, B, index = (torch.from_numpy(v.T) for v in (D_o * h, D_f * h, alpha))
-            noise = _tempered_noise(self.inside.shape, A, B, index, self.dynamics.tempering, self.generator)
+            noise = _noise(self.dynamics.jumps, self.inside.shape, A, B, index, self.generator)
             self.x += b * h + noise.numpy().T
             self.reduced[:] = self._wrapped()
         else:
@@ -202,16 +205,16 @@ class _Paths:
 def _variable(dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int) -> int:
     """All steps of some trajectories, the coefficients evaluated before each substep."""
     n, d = len(part), dynamics.dim
-    tempered = dynamics.tempering > 0
+    stable = dynamics.jumps.is_stable
     start = part[:, 0]
-    if not tempered and n % _LANES:
+    if stable and n % _LANES:
         start = np.concatenate([start, np.repeat(start[:1], -n % _LANES, axis=0)])
     paths = _Paths(dynamics, start, h, seed, first, Extrapolation(substeps) if order == 2 else None)
     inside = paths.inside
     coefficients = (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
-    follow = d == 1 and not dynamics.repeats and dynamics.b.value is None and not tempered
+    follow = d == 1 and not dynamics.repeats and dynamics.b.value is None and stable
     fixed = {c.name: np.ascontiguousarray(c.inside(inside).numpy().T) for c in coefficients if c.value is not None}
-    inverse_alpha = 1.0 / fixed["alpha"] if "alpha" in fixed else None
+    inverse_alpha = 1.0 / fixed["alpha"] if stable and "alpha" in fixed else fixed.get("alpha")
     for step in range(1, part.shape[1]):
         paths.observed()
         for substep in range((step - 1) * substeps, step * substeps):
@@ -287,14 +290,9 @@ def _drift_of(system: ControlledDynamics, action: Tensor, mask: Tensor) -> Calla
     return functools.partial(_on_scale(system, action[mask]), "b")
 
 
-def _tempered_noise(
-    shape: torch.Size, A: Tensor, B: Tensor, alpha: Tensor, tempering: float, generator: torch.Generator
-) -> Tensor:
+def _noise(jumps: Jumps, shape: torch.Size, A: Tensor, B: Tensor, alpha: Tensor, generator: torch.Generator) -> Tensor:
     """What a step adds to its drift, (n,) or (n, d); A = D_o h is (n,) or (n, d, d), B = D_f h and alpha are (n,)."""
-    jumps = B > 0
-    lam = torch.where(jumps, torch.tensor(tempering, dtype=torch.float64), 0.0)
-    time = tempered_time(alpha, torch.where(jumps, B, 1.0), lam, generator)
-    time = torch.where(jumps, time, 0.0)
+    time = torch.where(B > 0, jumps.time(alpha, torch.where(B > 0, B, 1.0), generator), 0.0)
     gauss = torch.randn(shape, generator=generator, dtype=torch.float64)
     if A.dim() == 3:
         from levytorch.law.several import root_of

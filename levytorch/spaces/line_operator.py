@@ -20,7 +20,7 @@ What the singularity there takes from the sum is known: |t|^(-1 - 2 alpha) phi(t
 (Sidi 2012; Wu and Martinsson 2021), which a few weights next to the diagonal put back. Outside, V is what the exterior
 says, and its integral is closed, or a sum in the logarithm of the distance to the end.
 
-Tempered jumps have a factor beside |t|^(-1 - 2 alpha) in their density (`law.jumps.TemperedDensity`).
+Other jumps than stable ones have a factor beside |t|^(-1 - 2 alpha) in their density (`law.jumps.LineDensity`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,9 @@ from torch import Tensor
 
 from levytorch.convert import Array
 from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    from levytorch.law.jumps import Jumps, LineDensity
 
 # Half intervals: from here to the end nothing is resolved, and relative errors are of this size. Rounding of the second
 # derivative, whose size is the inverse square of it, is a killing rate within the strip: less would not be better.
@@ -162,26 +165,24 @@ def line_operators(
     exterior: Exterior,
     free: tuple[bool, bool] = (False, False),
     *,
-    jumps: Any,
+    jumps: Jumps,
 ) -> LineOperators:
     """On n - 1 inner nodes of the window. alpha: one number, or (n - 1,) for alpha(x) of stable jumps.
 
     free: at which ends V inside does not have to meet what is given outside (nothing reaches that end but by jumps).
     """
     grid, half = line_grid(n), 0.5 * (window[1] - window[0])
-    a = alpha.numpy().reshape(-1)
+    density = jumps.density(alpha, half)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
-    tempered = jumps.density(alpha, half)
-    matrix, below, above = _jumps(grid, a, jumps.normalisation(a), tempered)
+    matrix, below, above = _jumps(grid, density)
     given = np.zeros(n - 1)
     if exterior.constant:
         matrix[:, 0] -= below
         matrix[:, -1] -= above
     elif exterior.outside is not None:
         for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
-            c = jumps.normalisation(a)
-            given -= _integral(distance[grid.inner], a, c, values.numpy(), mass, tempered)
-    scale = half ** (-2 * a[:, None])
+            given -= _integral(distance[grid.inner], density, values.numpy(), mass)
+    scale = half ** (-2 * density.index[:, None])
     fractional, fractional_end = _eliminate(np.multiply(matrix, scale, out=matrix), exterior.ends, tied)
     fractional_end = fractional_end + torch.from_numpy(given * scale[:, 0])
     kept = _kept_derivatives if n <= _KEPT else _kept_derivatives.__wrapped__
@@ -226,42 +227,30 @@ def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
     return out
 
 
-def _jumps(grid: LineGrid, alpha: Array, c: Array, tempered: Any) -> tuple[Array, Array, Array]:
-    """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,).
-
-    alpha, c: (1,) or (n - 1,); tempered: the density of the jumps beside that of stable ones, None for these.
-    """
-    power = -1 - 2 * alpha[:, None]
-    measure = torch.from_numpy(grid.h * grid.slope)
+def _jumps(grid: LineGrid, density: LineDensity) -> tuple[Array, Array, Array]:
+    """What D_f multiplies, on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end."""
+    power = -1 - 2 * density.index[:, None]
     rows, inner = np.arange(grid.n - 1), grid.inner
-    apart = torch.from_numpy(_apart(grid))
     centers = rows + grid.extra + 1
-    apart[rows, centers] = 1.0
-    weights = apart.abs_().log_().mul_(torch.from_numpy(power)).exp_().mul_(measure).numpy()
-    weights[rows, centers] = 0.0
-    if tempered is None:
-        for k, factor in enumerate(_corrections(alpha), start=1):
-            weights[rows, centers - k] *= factor
-            weights[rows, centers + k] *= factor
-    else:
-        distance, singular = np.abs(_apart(grid)), weights
-        weights = weights * tempered.factor(distance)
-        for share, near in tempered.nearby:
-            for k, factor in enumerate(_corrections(np.array([near])), start=1):
-                back = share * (factor - 1) * k ** (2 * (tempered.alpha - near))
-                for column in (centers - k, centers + k):
-                    weights[rows, column] += (
-                        back * singular[rows, column] * tempered.even_powers(distance[rows, column], near)
-                    )
-    below, above = (
-        d[inner] ** (-2 * alpha) / (2 * alpha) if tempered is None else tempered.beyond(d[inner])
-        for d in (grid.to_low, grid.to_high)
-    )
+    distance = np.abs(_apart(grid))
+    distance[rows, centers] = 1.0
+    measure = torch.from_numpy(grid.h * grid.slope)
+    singular = torch.from_numpy(distance).log().mul_(torch.from_numpy(power)).exp_().mul_(measure).numpy()
+    singular[rows, centers] = 0.0
+    columns = [(k, column) for k in range(1, HALF + 1) for column in (centers - k, centers + k)]
+    near = [singular[rows, column] for _, column in columns]
+    weights = density.damped(singular, distance)
+    for share, index in density.nearby:
+        factors = _corrections(np.atleast_1d(index))
+        for (k, column), weight in zip(columns, near):
+            back = share * (factors[k - 1] - 1) * k ** (2 * (density.index - index))
+            weights[rows, column] += back * weight * density.even_powers(distance[rows, column], index)
+    below, above = (density.beyond(d[inner]) for d in (grid.to_low, grid.to_high))
     out = grid.fold(weights)
     np.negative(out, out=out)
     out[rows, rows + 1] += weights.sum(1) + below + above
-    out *= c[:, None]
-    return out, c * below, c * above
+    out *= density.constant[:, None]
+    return out, density.constant * below, density.constant * above
 
 
 def _apart(grid: LineGrid) -> Array:
@@ -285,30 +274,29 @@ def _corrections(alpha: Array) -> list[Array]:
     return [1 + share[j] * k[j] ** (1 + 2 * alpha) for j in range(HALF)]
 
 
-def _integral(distance: Array, alpha: Array, c: Array, g: Array, mass: Array, tempered: Any) -> Array:
-    """c int g(y) |x - y|^(-1 - 2 alpha) dy beyond one end, for x at these distances from it; mass: that of g = 1."""
-    away = distances().numpy()
-    power = torch.from_numpy(-1 - 2 * alpha[:, None])
-    weights = torch.from_numpy(distance[:, None] + away).log_().mul_(power).exp_().mul_(torch.from_numpy(_STEP * away))
-    beyond = c * (away[-1] * math.exp(0.5 * _STEP)) ** (-2 * alpha) / (2 * alpha)  # g stays what it is farther out
-    if tempered is not None:
-        weights *= torch.from_numpy(tempered.factor(distance[:, None] + away))
-        beyond = np.zeros_like(beyond)
-    total = c * (weights @ torch.from_numpy(g)).numpy()
-    rest = mass - beyond - c * weights.sum(1).numpy()  # between the end and the first distance, and rounding
+def _integral(distance: Array, density: LineDensity, g: Array, mass: Array) -> Array:
+    """The integral of g and the density beyond one end, for x at these distances from it; mass: that of g = 1."""
+    away, c = distances().numpy(), density.constant
+    far = distance[:, None] + away
+    power = torch.from_numpy(-1 - 2 * density.index[:, None])
+    weights = torch.from_numpy(far).log().mul_(power).exp_().mul_(torch.from_numpy(_STEP * away)).numpy()
+    weights = density.damped(weights, far)
+    beyond = c * density.beyond(away[-1:] * math.exp(0.5 * _STEP))  # g stays what it is farther out
+    total = c * (weights @ g)
+    rest = mass - beyond - c * weights.sum(1)  # between the end and the first distance, and rounding
     return np.asarray(total + beyond * g[-1] + rest * g[0])
 
 
-def given_outside(g: Callable[[Tensor], Tensor], window: tuple[float, float], alpha: Tensor) -> Exterior:
-    """V = g beyond the ends."""
+def given_outside(g: Callable[[Tensor], Tensor], window: tuple[float, float], most: float) -> Exterior:
+    """V = g beyond the ends; most: the power of |x| that its growth must stay below."""
     half, away = 0.5 * (window[1] - window[0]), distances()
     away = torch.cat([torch.zeros(1, dtype=torch.float64), away[1:]])  # the first is the end itself
     outside = torch.stack([g(window[0] - half * away), g(window[1] + half * away)])
     far, less = outside[:, -1].abs(), outside[:, -1 - round(math.log(1e3) / _STEP)].abs()
     growth = torch.log((far + 1e-300) / (less + 1e-300)) / math.log(1e3)
-    if bool(((growth > 2 * float(alpha.min()) - 1e-3) & (far > 0)).any()):
+    if bool(((growth > most - 1e-3) & (far > 0)).any()):
         raise InputError(
-            f"exterior must grow more slowly than |x|^{2 * float(alpha.min()):.3g}, or jumps make V infinite, found "
+            f"exterior must grow more slowly than |x|^{most:.3g}, or jumps make V infinite, found "
             f"growth like |x|^{float(growth.max()):.3g}; bound it."
         )
     return Exterior(False, outside)

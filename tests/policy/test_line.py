@@ -69,7 +69,7 @@ def test_without_jumps_it_is_the_differential_equation():
 
 def test_what_is_given_outside_enters_by_its_integral():
     alpha, window = torch.tensor(0.35, dtype=torch.float64), (-1.0, 1.0)
-    exterior = given_outside(lambda y: torch.exp(-((y - 3) ** 2)), window, alpha)
+    exterior = given_outside(lambda y: torch.exp(-((y - 3) ** 2)), window, 2 * float(alpha.min()))
     absorbed, given = (
         line_operators(64, window, alpha, outside, (True, True), jumps=jumps_of(0.0))
         for outside in (Exterior(False), exterior)

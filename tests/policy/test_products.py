@@ -10,8 +10,10 @@ from scipy.special import gamma, hyp1f1
 from levytorch import Dynamics, Recovery, simulate, solve_value
 from levytorch.coefficients import SplineHead
 from levytorch.errors import InputError
+from levytorch.law.jumps import Stable, jumps_of
 from levytorch.policy.value import ValueFunction
-from levytorch.spaces.nodes import CircleNodes, IntervalNodes
+from levytorch.spaces import Circle, Interval, Product
+from levytorch.spaces.nodes import IntervalNodes
 from levytorch.spaces.smoothing import SmoothingOperator
 
 EXTERIORS = ("constant", "absorb")
@@ -20,7 +22,7 @@ Y = torch.linspace(-1.9, 1.9, 9, dtype=torch.float64)
 
 @pytest.fixture(scope="module")
 def wide() -> SmoothingOperator:
-    return SmoothingOperator([IntervalNodes(52, -6.0, 6.0, "absorb"), IntervalNodes(52, -6.0, 6.0, "absorb")])
+    return SmoothingOperator(Product((Interval(-6.0, 6.0),) * 2), 52, Stable(), "absorb")
 
 
 @pytest.mark.parametrize("alpha", [0.15, 0.5, 0.85])
@@ -37,12 +39,12 @@ def test_fractional_laplacian_of_a_gaussian(wide, alpha):
 
 @pytest.mark.parametrize(("alpha", "lam"), [(0.3, 0.0), (0.8, 0.0), (0.5, 1.0)])
 def test_waves_on_circles_have_their_symbol(alpha, lam):
-    operator = SmoothingOperator([CircleNodes(12, 0.0, 2 * math.pi), CircleNodes(13, 1.0, 3.0)])
+    operator = SmoothingOperator(Product((Circle(), Circle(3.0, 1.0))), 12, jumps_of(lam))
     u, v = np.meshgrid(*(axis.x for axis in operator.axes), indexing="ij")
     k = 2 * math.pi / 3
     wave = np.cos(2 * u + k * v)
     symbol = (lam**2 + 4 + k * k) ** alpha - lam ** (2 * alpha)
-    np.testing.assert_allclose(operator.fractional(wave, alpha, lam), symbol * wave, atol=1e-6)
+    np.testing.assert_allclose(operator.fractional(wave, alpha), symbol * wave, atol=1e-6)
 
 
 def test_constants_stay_and_heat_leaves_through_absorbing_ends():

@@ -102,7 +102,7 @@ def test_generator_on_a_line(alpha):
         return torch.cos(k * x)
 
     symbol = (k * k + lam * lam) ** alpha - lam ** (2 * alpha)
-    ops = line_operators(256, window, a, given_outside(wave, window, a), jumps=jumps_of(lam))
+    ops = line_operators(256, window, a, given_outside(wave, window, 2 * float(a)), jumps=jumps_of(lam))
     image = ops.fractional @ wave(ops.x) + ops.fractional_end
     off = (image - symbol * wave(ops.x))[ops.x.abs() < 2.9].abs().max() / symbol
     assert float(off) < 2e-6
