@@ -26,10 +26,14 @@ from levytorch.law.arguments import (
     on_one_device,
     out_of_range,
 )
-from levytorch.law.functional import log_density_in_transforms, transformed
+from levytorch.law.functional import (
+    log_density_by_torch,
+    log_density_in_transforms,
+    partial_derivatives,
+    transformed,
+)
 from levytorch.law.jumps import TimedJumps
 from levytorch.law.quadrature import GRAIN
-from levytorch.law.radial import log_density_by_torch, partial_derivatives
 from levytorch.law.table import N_S, table
 
 

@@ -1,20 +1,27 @@
-"""log p under the transforms of torch.func: grad, vmap, jacrev, jacfwd, hessian in any order, at most two derivatives.
+"""log p by torch operations around the radial law, differentiable twice: by autograd, and by torch.func's grad, vmap,
+jacrev, jacfwd and hessian in any order.
 
-Everything around the radial law is torch operations; the law itself, a function of y, A, B, alpha (and lam) of each
-sample by itself, is a pair of autograd functions with rules for vmap and for forward mode. They always use the contour,
-or the mixture in several dimensions.
+The radial law is a function of (y, A, B, alpha[, lam]) of each sample by itself: y = |displacement - b dt|, A = D_o dt,
+B = D_f dt. Value and analytic derivatives come from one pass of the method chosen; what is differentiated again comes
+from passes with one more order. The compiled pass (`autograd.py`) comes here for second derivatives, and where it does
+not apply.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.law import quadrature
-from levytorch.law.arguments import Step
+from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.law import quadrature, windowed
+from levytorch.law.arguments import Step, broadcast, by_name, check_range, choose_method, out_of_range
+
+TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
 
 
 def transformed(*tensors: Tensor | None) -> bool:
@@ -25,14 +32,46 @@ def transformed(*tensors: Tensor | None) -> bool:
 
 def log_density_in_transforms(step: Step, lam: Tensor | None, dim: int) -> Tensor:
     """log p of the broadcast shape; values are not checked, which a transform would not allow."""
+    inputs = torch.broadcast_tensors(*_radial(step, lam, dim))
+    log_p: Tensor = _LogP.apply(dim, "contour", 0, *inputs)[0]
+    return log_p
+
+
+def _radial(step: Step, lam: Tensor | None, dim: int) -> list[Tensor]:
     x, b, D_o, D_f, alpha, dt = step
     shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
-    y = shift.abs() if dim == 1 else torch.sqrt((shift * shift).sum(-1) + torch.finfo(torch.float64).tiny)
-    inputs = torch.broadcast_tensors(y, D_o * dt, D_f * dt, alpha, *(() if lam is None else (lam,)))
-    return _LogP.apply(dim, *inputs)
+    square = shift * shift if dim == 1 else (shift * shift).sum(-1)
+    return [torch.sqrt(square + TINY), D_o * dt, D_f * dt, alpha, *(() if lam is None else (lam,))]
 
 
-def _rows(dim: int, inputs: tuple[Tensor, ...], order: int) -> Tensor:
+def log_density_by_torch(step: Step, lam: Tensor | None, *, method: str) -> Tensor:
+    """log p of the broadcast shape, on a line; lam: the tempering, None for the stable law."""
+    shape = broadcast(**by_name(step, lam))
+    if shape.numel() == 0:
+        return step.displacement.new_zeros(shape)
+    method = choose_method(method, step.alpha, shape.numel(), step.alpha.requires_grad)
+    inputs = _radial(step, lam, 1)
+    check_range(*torch.broadcast_tensors(*inputs[:3]))
+    # inside an autograd.Function grad mode is always off, so it is read here
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    log_p: Tensor = _LogP.apply(1, method, int(grad), *(t.expand(shape) for t in inputs))[0]
+    good = torch.isfinite(log_p.detach()) | (lam is None)
+    if not bool(good.all()):
+        raise out_of_range(int((~good).reshape(-1).nonzero()[0]))
+    return log_p
+
+
+def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor) -> list[Tensor | None]:
+    """g times the derivative of log p in each argument that needs it, itself differentiable."""
+    # aliases: the arguments may depend on each other, and each derivative must be the partial one
+    step = Step(*(t.view_as(t) for t in step))
+    wanted = [t for t, need in zip(step, needs) if need]
+    log_p = log_density_by_torch(step, None, method="contour")
+    found = iter(torch.autograd.grad(log_p, wanted, g, create_graph=True))
+    return [next(found) if need else None for need in needs]
+
+
+def _rows(dim: int, method: str, inputs: tuple[Tensor, ...], order: int) -> Tensor:
     """Rows of log p and of its derivatives up to an order, each of the shape of the inputs."""
     flat = [t.reshape(-1).contiguous() for t in inputs]
     if not flat[0].numel():
@@ -42,9 +81,45 @@ def _rows(dim: int, inputs: tuple[Tensor, ...], order: int) -> Tensor:
         from levytorch.law.several import radial_rows
 
         out = radial_rows(dim, flat, order)
+    elif method == "windowed" and order < 2:
+        out = _windowed(*flat, order=order)
     else:
         out = quadrature.density(*flat, order=order)
     return out.reshape(out.shape[0], *inputs[0].shape)
+
+
+def _windowed(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, order: int) -> Tensor:
+    """Rows log p and, with order = 1, d/dy, d/dA, d/dB and zero for d/dalpha."""
+    log_p, d_y, d_A, d_B, converged = windowed.evaluate(y, A, B, alpha, order=order)
+    if not bool(converged.all()):
+        warnings.warn(
+            f"the windowed quadrature did not reach its tolerance for {int((~converged).sum())} of {len(y)} samples; "
+            "use method='contour', which is accurate there (windowed.evaluate returns the flags).",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    if d_y is None or d_A is None or d_B is None:
+        return log_p[None]
+    return torch.stack([log_p, d_y, d_A, d_B, torch.zeros_like(log_p)])
+
+
+class LastDerivative(Function):
+    """Passes second derivatives on, and refuses to be differentiated: they depend on the inputs beyond their graph."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *inputs: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        raise _third()
+
+
+def _third() -> NumericalError:
+    return NumericalError(
+        "log_density must be differentiated at most twice, found a third derivative asked for; take differences of "
+        "second ones."
+    )
 
 
 def _hessian(rows: Tensor, m: int) -> list[list[Tensor]]:
@@ -63,31 +138,41 @@ def _batched(info: Any, in_dims: tuple[Any, ...], inputs: tuple[Tensor, ...]) ->
 
 
 class _LogP(Function):
-    """log p of (y, A, B, alpha[, lam]), all of one shape."""
+    """log p of (y, A, B, alpha[, lam]), all of one shape; order 1: with its first derivatives, kept for backward."""
 
     @staticmethod
-    def forward(dim: int, *inputs: Tensor) -> Tensor:
-        return _rows(dim, inputs, 0)[0].clone()
+    def forward(dim: int, method: str, order: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(row.clone() for row in _rows(dim, method, inputs, order)[: 1 + order * len(inputs)])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.dim = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
-        ctx.save_for_forward(*inputs[1:])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.dim, _, ctx.order, *tensors = inputs
+        ctx.m = len(tensors)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *output[1:])
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        slopes = _Slopes.apply(ctx.dim, *ctx.saved_tensors)
-        return (None, *(g * slope if need else None for slope, need in zip(slopes, ctx.needs_input_grad[1:])))
+    def backward(ctx: Any, g: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad[3:]
+        if g is None:
+            return (None,) * (3 + ctx.m)
+        tensors, slopes = ctx.saved_tensors[: ctx.m], ctx.saved_tensors[ctx.m :]
+        if torch.is_grad_enabled() or not slopes:
+            slopes = _Slopes.apply(ctx.dim, *tensors)
+        return (None, None, None, *(g * slope if need else None for slope, need in zip(slopes, needs)))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensor:
-        slopes = _Slopes.apply(ctx.dim, *ctx.saved_tensors)
-        return sum((s * t for s, t in zip(slopes, tangents) if t is not None), torch.zeros_like(slopes[0]))
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
+        slopes = _Slopes.apply(ctx.dim, *ctx.saved_tensors[: ctx.m])
+        moved = sum((s * t for s, t in zip(slopes, tangents[3:]) if t is not None), torch.zeros_like(slopes[0]))
+        return (moved, *[None] * (ctx.order * ctx.m))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> tuple[Tensor, int]:
-        return _LogP.apply(dim, *_batched(info, in_dims[1:], inputs)), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, method: str, order: int, *inputs: Tensor) -> Any:
+        out = _LogP.apply(dim, method, order, *_batched(info, in_dims[3:], inputs))
+        return out, (0,) * len(out)
 
 
 class _Slopes(Function):
@@ -95,7 +180,7 @@ class _Slopes(Function):
 
     @staticmethod
     def forward(dim: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(row.clone() for row in _rows(dim, inputs, 1)[1 : len(inputs) + 1])
+        return tuple(row.clone() for row in _rows(dim, "contour", inputs, 1)[1 : len(inputs) + 1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -107,20 +192,19 @@ class _Slopes(Function):
     def backward(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
         m = len(ctx.saved_tensors)
         second = _Second.apply(ctx.dim, *ctx.saved_tensors)
-        columns = [sum(g[j] * second[m * j + k] for j in range(m)) for k in range(m)]
-        return (None, *columns)
+        return (None, *(sum(g[j] * second[m * j + k] for j in range(m)) for k in range(m)))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         m = len(ctx.saved_tensors)
         second = _Second.apply(ctx.dim, *ctx.saved_tensors)
         zero = torch.zeros_like(second[0])
         return tuple(
-            sum((second[m * j + k] * t for k, t in enumerate(tangents) if t is not None), zero) for j in range(m)
+            sum((second[m * j + k] * t for k, t in enumerate(tangents[1:]) if t is not None), zero) for j in range(m)
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> Any:
         out = _Slopes.apply(dim, *_batched(info, in_dims[1:], inputs))
         return out, (0,) * len(out)
 
@@ -130,22 +214,22 @@ class _Second(Function):
 
     @staticmethod
     def forward(dim: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        rows = _hessian(_rows(dim, inputs, 2), len(inputs))
+        rows = _hessian(_rows(dim, "contour", inputs, 2), len(inputs))
         return tuple(entry.clone() for row in rows for entry in row)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
+        pass
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[None, ...]:
-        return (None,) * (1 + len(ctx.needs_input_grad[1:]))
+        raise _third()
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> None:
-        return None
+        raise _third()
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> Any:
         out = _Second.apply(dim, *_batched(info, in_dims[1:], inputs))
         return out, (0,) * len(out)

@@ -18,8 +18,8 @@ from levytorch.convert import common_shape
 from levytorch.errors import InputError
 from levytorch.law import mixture_torch, threads
 from levytorch.law.arguments import Step, broadcast_error, by_name, check_values, check_vector, out_of_range
+from levytorch.law.functional import LastDerivative
 from levytorch.law.mixture import ALPHA_HIGH, ALPHA_LOW, panel, panel_index
-from levytorch.law.radial import LastDerivative
 
 GRAIN = 256  # samples that are worth a thread
 COUNTS = (1, 4, 6)  # results by order: log p; its derivatives in b, D_o, D_f; those in alpha and tempering
