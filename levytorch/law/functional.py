@@ -66,8 +66,11 @@ def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor) -> list[Te
     # aliases: the arguments may depend on each other, and each derivative must be the partial one
     step = Step(*(t.view_as(t) for t in step))
     wanted = [t for t, need in zip(step, needs) if need]
-    log_p = log_density_by_torch(step, None, method="contour")
-    found = iter(torch.autograd.grad(log_p, wanted, g, create_graph=True))
+    inputs = [t.expand(g.shape) for t in _radial(step, None, 1)]
+    check_range(*inputs[:3])
+    moved = [(t, g * slope) for t, slope in zip(inputs, _Slopes.apply(1, (), *inputs)) if t.requires_grad]
+    outputs, grads = zip(*moved)
+    found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True))
     return [next(found) if need else None for need in needs]
 
 
@@ -160,12 +163,12 @@ class _LogP(Function):
             return (None,) * (3 + ctx.m)
         tensors, slopes = ctx.saved_tensors[: ctx.m], ctx.saved_tensors[ctx.m :]
         if torch.is_grad_enabled() or not slopes:
-            slopes = _Slopes.apply(ctx.dim, *tensors)
+            slopes = _Slopes.apply(ctx.dim, slopes, *tensors)
         return (None, None, None, *(g * slope if need else None for slope, need in zip(slopes, needs)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
-        slopes = _Slopes.apply(ctx.dim, *ctx.saved_tensors[: ctx.m])
+        slopes = _Slopes.apply(ctx.dim, (), *ctx.saved_tensors[: ctx.m])
         moved = sum((s * t for s, t in zip(slopes, tangents[3:]) if t is not None), torch.zeros_like(slopes[0]))
         return (moved, *[None] * (ctx.order * ctx.m))
 
@@ -176,23 +179,23 @@ class _LogP(Function):
 
 
 class _Slopes(Function):
-    """The first derivatives of log p in its inputs, differentiable once."""
+    """The first derivatives of log p in its inputs, differentiable once; known: their values, where they are kept."""
 
     @staticmethod
-    def forward(dim: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(row.clone() for row in _rows(dim, "contour", inputs, 1)[1 : len(inputs) + 1])
+    def forward(dim: int, known: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(row.clone() for row in known or _rows(dim, "contour", inputs, 1)[1 : len(inputs) + 1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.dim = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
-        ctx.save_for_forward(*inputs[1:])
+        ctx.save_for_backward(*inputs[2:])
+        ctx.save_for_forward(*inputs[2:])
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
         m = len(ctx.saved_tensors)
         second = _Second.apply(ctx.dim, *ctx.saved_tensors)
-        return (None, *(sum(g[j] * second[m * j + k] for j in range(m)) for k in range(m)))
+        return (None, None, *(sum(g[j] * second[m * j + k] for j in range(m)) for k in range(m)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
@@ -200,12 +203,12 @@ class _Slopes(Function):
         second = _Second.apply(ctx.dim, *ctx.saved_tensors)
         zero = torch.zeros_like(second[0])
         return tuple(
-            sum((second[m * j + k] * t for k, t in enumerate(tangents[1:]) if t is not None), zero) for j in range(m)
+            sum((second[m * j + k] * t for k, t in enumerate(tangents[2:]) if t is not None), zero) for j in range(m)
         )
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> Any:
-        out = _Slopes.apply(dim, *_batched(info, in_dims[1:], inputs))
+    def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, known: tuple[()], *inputs: Tensor) -> Any:
+        out = _Slopes.apply(dim, known, *_batched(info, in_dims[2:], inputs))
         return out, (0,) * len(out)
 
 
