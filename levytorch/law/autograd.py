@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.convert import real_tensor, switch
+from levytorch.convert import Array, real_tensor, switch
 from levytorch.law import threads
 from levytorch.law.arguments import (
     Numeric,
@@ -113,6 +113,7 @@ def log_density(
 
         return several.log_density(step, lam, dim).to(device, dtype)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
+    log_p: Tensor
     if lam is None and method != "windowed":
         log_p = _CompiledStep.apply(*step, method, grad)
     else:
@@ -265,7 +266,9 @@ def _compiled_pass(step: Step, lam: Tensor | None, method: str, order: int, with
     return out
 
 
-def _from_table(n: int, x, b, D_o, D_f, alpha: float, dt, rows: tuple[np.ndarray, ...]) -> list[int]:
+def _from_table(
+    n: int, x: Array, b: Array, D_o: Array, D_f: Array, alpha: float, dt: Array, rows: tuple[Array, ...]
+) -> list[int]:
     """The pass by the table of alpha, again where columns of it are missing."""
     from levytorch.law.step_kernels import table_step
 

@@ -64,7 +64,9 @@ class _Rowwise(Function):
 
 def _apply(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     # inside an autograd.Function grad mode is always off, so it is read here
-    return _Rowwise.apply(function, torch.is_grad_enabled() and any(t.requires_grad for t in inputs), *inputs)
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    values: Tensor = _Rowwise.apply(function, grad, *inputs)
+    return values
 
 
 def gamma_tail(d: int, x: Tensor) -> Tensor:
@@ -73,7 +75,8 @@ def gamma_tail(d: int, x: Tensor) -> Tensor:
         return torch.exp(-x)
     if d == 1:
         return torch.erfc(x.sqrt())
-    return torch.special.gammaincc(x.new_tensor(0.5 * d), x)
+    tail: Tensor = torch.special.gammaincc(x.new_tensor(0.5 * d), x)
+    return tail
 
 
 def radial_mass(dim: int, u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None) -> Tensor:

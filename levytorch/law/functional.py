@@ -85,13 +85,13 @@ def _rows(dim: int, method: str, inputs: tuple[Tensor, ...], order: int) -> Tens
 
         out = radial_rows(dim, flat, order)
     elif method == "windowed" and order < 2:
-        out = _windowed(*flat, order=order)
+        out = _windowed(order, *flat)
     else:
         out = quadrature.density(*flat, order=order)
     return out.reshape(out.shape[0], *inputs[0].shape)
 
 
-def _windowed(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, order: int) -> Tensor:
+def _windowed(order: int, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor) -> Tensor:
     """Rows log p and, with order = 1, d/dy, d/dA, d/dB and zero for d/dalpha."""
     log_p, d_y, d_A, d_B, converged = windowed.evaluate(y, A, B, alpha, order=order)
     if not bool(converged.all()):
@@ -160,7 +160,7 @@ class _LogP(Function):
     def backward(ctx: Any, g: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         needs = ctx.needs_input_grad[3:]
         if g is None:
-            return (None,) * (3 + ctx.m)
+            return (None, None, None, *(None for _ in needs))
         tensors, slopes = ctx.saved_tensors[: ctx.m], ctx.saved_tensors[ctx.m :]
         if torch.is_grad_enabled() or not slopes:
             slopes = _Slopes.apply(ctx.dim, slopes, *tensors)

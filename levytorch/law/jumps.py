@@ -368,7 +368,7 @@ class TemperedDensity:
 
     def damped(self, weights: Array, distance: Array) -> Array:
         z = self.lam * distance
-        return weights * (np.exp(self._factor(np.log(np.clip(z, 1e-7, 600.0)))) * (z < 600.0))
+        return np.asarray(weights * (np.exp(self._factor(np.log(np.clip(z, 1e-7, 600.0)))) * (z < 600.0)))
 
     @property
     def nearby(self) -> list[tuple[float, float]]:

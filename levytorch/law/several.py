@@ -90,16 +90,19 @@ def positive(matrix: Tensor) -> Tensor:
     finite = torch.isfinite(matrix.detach()).all(-1).all(-1)
     safe = torch.where(finite[..., None, None], matrix.detach(), 0.0)
     least = torch.linalg.eigvalsh(safe)[..., 0]
-    return finite & (least >= -1e-10 * safe.abs().amax((-1, -2)))
+    sound: Tensor = least >= -1e-10 * safe.abs().amax((-1, -2))
+    return finite & sound
 
 
 def root_of(matrix: Tensor) -> Tensor:
     """R with R R^T = matrix, symmetric and positive; zero eigenvalues are allowed."""
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if not bool(failed.any()):
         return factor
     l, Q = torch.linalg.eigh(matrix)
-    return Q * l.clamp_min(0.0).sqrt().unsqueeze(-2)
+    factor = Q * l.clamp_min(0.0).sqrt().unsqueeze(-2)
+    return factor
 
 
 def log_density(step: Step, lam: Tensor | None, dim: int, matrix: bool | None = None) -> Tensor:
@@ -111,7 +114,8 @@ def log_density(step: Step, lam: Tensor | None, dim: int, matrix: bool | None = 
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     order = 0 if not grad else 2 if step.alpha.requires_grad or given[-1].requires_grad else 1
-    return _Mixture.apply(*given, shape, matrix, lam is not None, order)[0]
+    log_p: Tensor = _Mixture.apply(*given, shape, matrix, lam is not None, order)[0]
+    return log_p
 
 
 def score_rows(step: Step, lam: Tensor | None, dim: int, wrt_alpha: bool) -> list[Tensor]:

@@ -134,7 +134,7 @@ class LevyStep(Distribution):
         return f"{type(self).__name__}({', '.join(said)})"
 
     def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> LevyStep:
-        new = self._get_checked_instance(LevyStep, _instance)
+        new: LevyStep = self._get_checked_instance(LevyStep, _instance)
         shape = _shape("batch_shape", batch_shape)
         try:
             torch.broadcast_to(self.D_f, shape)
@@ -294,7 +294,8 @@ class LevyStep(Distribution):
         log_p = log_density(center + away, *law, dim=self.dim, method="contour", tempering=tempering)
         surface = math.log(2.0 * math.pi ** (self.dim / 2) / math.gamma(self.dim / 2))
         weight = torch.exp(log_p + surface + self.dim * v)
-        return -(torch.where(weight > 0, weight * log_p, 0.0)).sum(0) * step
+        mean: Tensor = torch.where(weight > 0, weight * log_p, 0.0).sum(0) * step
+        return -mean
 
     def _in_one_dimension(self, name: str, remedy: str) -> None:
         if self.dim != 1:

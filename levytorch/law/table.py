@@ -122,7 +122,8 @@ class Table:
         B = torch.from_numpy(np.exp(s).reshape(-1))
         one = torch.ones(1, dtype=torch.float64)
         log_p = quadrature.density(y, one, B, self.alpha * one, order=0)[0]
-        return np.einsum("ai,nij,bj->nab", _TO_CHEBYSHEV, log_p.numpy().reshape(z.shape), _TO_CHEBYSHEV)
+        values = log_p.numpy().reshape(z.shape)
+        return np.asarray(np.einsum("ai,nij,bj->nab", _TO_CHEBYSHEV, values, _TO_CHEBYSHEV))
 
     @staticmethod
     def _rough(block: np.ndarray, far: np.ndarray, lu: int, ls: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +133,9 @@ class Table:
         """
         size = np.abs(block)
 
-        def excess(last: np.ndarray, before: np.ndarray, first: np.ndarray, cells: np.ndarray) -> tuple:
+        def excess(
+            last: np.ndarray, before: np.ndarray, first: np.ndarray, cells: np.ndarray
+        ) -> tuple[np.ndarray, np.ndarray]:
             left = last * np.clip(last / np.maximum(before, 1e-300), 1e-3, 1.0)
             slope = 2.0 * cells * M * M
             scale = np.maximum(1.0, 2.0 * cells * first)  # derivatives are measured against their own size
@@ -146,7 +149,7 @@ class Table:
         cells_u = 2.0**lu * np.where(far, 1.0, PER_Z)[:, None]
         rough_u, curved_u = excess(u_last, u_before, u_first, cells_u)
         rough_s, _ = excess(s_last, s_before, s_first, np.array(2.0**ls))
-        return (rough_u | (curved_u & far[:, None])).any(1), rough_s.any(1)
+        return np.any(rough_u | (curved_u & far[:, None]), axis=1), np.any(rough_s, axis=1)
 
 
 @lru_cache(maxsize=64)

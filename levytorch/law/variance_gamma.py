@@ -78,7 +78,7 @@ class VarianceGamma(TimedJumps):
         return ((VarianceGamma(lam * (1 + h)), VarianceGamma(lam * (1 - h)), 2 * h * lam),)
 
     def log_time_density(self, log_t: Tensor, B: Tensor) -> Tensor:
-        log_z = log_t + 2.0 * np.log(self.decay)
+        log_z = log_t + 2.0 * math.log(self.decay)
         return B * log_z - torch.exp(log_z) - torch.lgamma(B)
 
     def time_range(self, square: Tensor, B: Tensor, drop: float) -> tuple[Tensor, Tensor]:

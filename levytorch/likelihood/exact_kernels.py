@@ -21,12 +21,14 @@ _GRAIN = 1024
 
 def core_values(table: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """table (M, J), periodic in x; x, y (n,) in steps of the table -> (n,). Differentiable in the table."""
-    return _Core.apply(table, x, y)
+    values: Tensor = _Core.apply(table, x, y)
+    return values
 
 
 def tail_values(table: Tensor, weights: Tensor, x: Tensor, z: Tensor, log_y: Tensor) -> Tensor:
     """sum_q weights[log_y, q] table[x, z, q], table (M, M, N) periodic in x and z, weights (L, N) -> (n,)."""
-    return _Tail.apply(table, weights, x, z, log_y)
+    values: Tensor = _Tail.apply(table, weights, x, z, log_y)
+    return values
 
 
 def _denominators(points: int) -> np.ndarray:

@@ -191,7 +191,8 @@ class ExactStep:
             (turns @ waves.reshape(k.shape[0], -1)).real.reshape(2 * periods, n, -1).transpose(0, 1).reshape(n, -1)
         )
         center = periods * fine.shape[0]
-        return table[:, center - self.half : center + self.half + 1]
+        core: Tensor = table[:, center - self.half : center + self.half + 1]
+        return core
 
     def _refined(self, table: Tensor) -> Tensor:
         """A table over x on a finer grid of x."""

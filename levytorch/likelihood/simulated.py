@@ -78,7 +78,8 @@ def coefficient_field(head: Head) -> Field:
 
     def direct(at: Tensor) -> Coefficients:
         with torch.no_grad():
-            return head(inside(head, at))
+            c: Coefficients = head(inside(head, at))
+            return c
 
     return direct
 

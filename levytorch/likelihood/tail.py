@@ -307,7 +307,8 @@ class TailMasses:
     def _mean_coefficients(self, head: Head) -> Coefficients:
         """Arithmetic means over one cell: theta_{1,1}, theta_{2,1}, theta_{3,1} for a Fourier head with clamp."""
         c = head(self.bins.x)
-        return c.each(lambda v: v.mean(0) if v.dim() else v)
+        mean: Coefficients = c.each(lambda v: v.mean(0) if v.dim() else v)
+        return mean
 
     def _log_kept(self, beyond: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(len(self.bins), dtype=torch.float64)

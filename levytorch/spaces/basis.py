@@ -204,7 +204,8 @@ class TensorBasis:
 
     def harmonic_numbers(self) -> Tensor:
         """Euclidean length of each function's harmonics, (K,): what a roughness penalty weighs."""
-        return self.harmonics.norm(dim=1)
+        lengths: Tensor = self.harmonics.norm(dim=1)
+        return lengths
 
     def in_units(self, length: float) -> TensorBasis:
         """The same functions of states that are measured in units of this length."""

@@ -131,7 +131,7 @@ class IntervalNodes:
     def interpolation(self, x: Array, order: int = 0) -> Array:
         """(m, n + 1): from values at all nodes to V, or a derivative, at states; those beyond are moved to the ends."""
         s = np.clip((x - 0.5 * (self.low + self.high)) / self.half, -1, 1)
-        return self._at(s) @ np.linalg.matrix_power(self.whole / self.half, order)
+        return np.asarray(self._at(s) @ np.linalg.matrix_power(self.whole / self.half, order))
 
 
 Nodes = CircleNodes | IntervalNodes
