@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import common_shape, real_tensor, shown
-from levytorch.errors import InputError
+from levytorch.errors import InputError, NumericalError
 
 METHODS = ("auto", "table", "contour", "windowed")
 WORTH_A_TABLE = 20_000  # samples in one call; building a few columns of a table costs about as many evaluations
@@ -26,11 +27,20 @@ class Step(NamedTuple):
     D_f: Tensor
     alpha: Tensor
     dt: Tensor
+    tempering: Tensor | None = None  # of the stable law: none
 
+    @property
+    def rate(self) -> tuple[Tensor, ...]:
+        """The tempering, where there is one."""
+        return () if self.tempering is None else (self.tempering,)
 
-def by_name(step: Step, lam: Tensor | None) -> dict[str, Tensor]:
-    """The arguments by their names, with the tempering where there is one."""
-    return step._asdict() if lam is None else step._asdict() | {"tempering": lam}
+    def by_name(self) -> dict[str, Tensor]:
+        """The arguments by their names."""
+        return dict(zip(self._fields, (*self[:6], *self.rate)))
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Step:
+        """A function of every argument."""
+        return Step(*map(function, (*self[:6], *self.rate)))
 
 
 def is_zero(tempering: Numeric) -> bool:
@@ -169,4 +179,12 @@ def out_of_range(index: int) -> InputError:
     return InputError(
         f"displacement - b dt, D_o dt and D_f dt must be finite and D_f dt > 0, with derivatives that are finite too, "
         f"found that the step of sample {index} leaves the range of float64; rescale x or t."
+    )
+
+
+def third_derivative() -> NumericalError:
+    """The refusal of a third derivative."""
+    return NumericalError(
+        "log_density must be differentiated at most twice, found a third derivative asked for; take differences of "
+        "second ones."
     )

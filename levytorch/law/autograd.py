@@ -16,7 +16,6 @@ from levytorch.law.arguments import (
     Numeric,
     Step,
     broadcast,
-    by_name,
     check_dim,
     check_method,
     check_tempered_method,
@@ -100,25 +99,25 @@ def log_density(
 
         return subordinated.log_density(alpha, displacement, b, D_o, D_f, dt, dim)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    step, lam, dtype, device = _arguments(dim, method, tempering, **given)
+    step, dtype, device = _arguments(dim, method, tempering, **given)
     if device.type != "cpu":
         from levytorch.law import mixture_device, several
 
         matrix = dim > 1 and several.is_matrix(step.D_o, dim, step.displacement.shape[:-1])
-        return mixture_device.log_density(step, lam, dim, matrix).to(dtype)
-    if transformed(*step, lam) and not (dim > 1 and step.D_o.dim() > 1):
-        return log_density_in_transforms(step, lam, dim).to(device, dtype)
+        return mixture_device.log_density(step, dim, matrix).to(dtype)
+    if transformed(*step) and not (dim > 1 and step.D_o.dim() > 1):
+        return log_density_in_transforms(step, dim).to(device, dtype)
     if dim > 1:
         from levytorch.law import several
 
-        return several.log_density(step, lam, dim).to(device, dtype)
-    grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
+        return several.log_density(step, dim).to(device, dtype)
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in step[:6])
     log_p: Tensor
-    if lam is None and method != "windowed":
-        log_p = _CompiledStep.apply(*step, method, grad)
+    if not step.rate and method != "windowed":
+        log_p = _CompiledStep.apply(*step[:6], method, grad)
     else:
-        check_values(**by_name(step, lam))
-        log_p = log_density_by_torch(step, lam, method=method)
+        check_values(**step.by_name())
+        log_p = log_density_by_torch(step, method=method)
     return log_p.to(device, dtype)
 
 
@@ -143,16 +142,16 @@ def score(
     """
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    step, lam, _, device = _arguments(dim, method, tempering, **given)
-    step, lam = Step(*(t.detach().cpu() for t in step)), None if lam is None else lam.detach().cpu()
+    step, _, device = _arguments(dim, method, tempering, **given)
+    step = step.each(lambda t: t.detach().cpu())
     if dim > 1:
         from levytorch.law import several
 
-        rows = several.score_rows(step, lam, dim, wrt_alpha)
+        rows = several.score_rows(step, dim, wrt_alpha)
     elif method != "windowed":
-        rows = _compiled_pass(step, lam, method, 1, wrt_alpha)
+        rows = _compiled_pass(step, method, 1, wrt_alpha)
     else:
-        rows = _rows_by_autograd(step, lam, method, wrt_alpha)
+        rows = _rows_by_autograd(step, method, wrt_alpha)
     # the law's derivatives divide by A^2 and by B, which leaves float64 when D_o dt or D_f dt is all but zero
     for row in rows:
         if not math.isfinite(float(row.sum())):  # one pass without a temporary; a sum may overflow, an entry may not
@@ -160,38 +159,34 @@ def score(
             if not bool(good.all()):
                 raise out_of_range(int((~good).nonzero()[0]))
     rows = [row.to(device) for row in rows]
-    by_alpha, by_lam = rows[4] if wrt_alpha else None, None if lam is None else rows[-1]
+    by_alpha, by_lam = rows[4] if wrt_alpha else None, rows[-1] if step.rate else None
     return StepScore(rows[0], rows[1], rows[2], rows[3], by_alpha, by_lam)
 
 
-def _arguments(
-    dim: int, method: str, tempering: Numeric, **given: Numeric
-) -> tuple[Step, Tensor | None, torch.dtype, torch.device]:
-    """The arguments as tensors, the tempering (None for the number zero: the stable law), dtype and device to answer
-    on.
-    """
+def _arguments(dim: int, method: str, tempering: Numeric, **given: Numeric) -> tuple[Step, torch.dtype, torch.device]:
+    """The arguments as tensors (the number zero as tempering: the stable law), dtype and device to answer on."""
     check_dim(dim)
     check_method(method, dim)
     tensors, dtype, device = on_one_device(**given)
     if is_zero(tempering):
-        return Step(**tensors), None, dtype, device
+        return Step(**tensors), dtype, device
     check_tempered_method(method)
-    return Step(**tensors), real_tensor("tempering", tempering).to(device), dtype, device
+    return Step(**tensors, tempering=real_tensor("tempering", tempering).to(device)), dtype, device
 
 
-def _rows_by_autograd(step: Step, lam: Tensor | None, method: str, wrt_alpha: bool) -> list[Tensor]:
+def _rows_by_autograd(step: Step, method: str, wrt_alpha: bool) -> list[Tensor]:
     """log p and its derivatives in b, D_o, D_f[, alpha][, lam], of the broadcast shape."""
-    given = by_name(step, lam)
+    given = step.by_name()
     check_values(**given)
     shape = broadcast(**given)
-    names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else []), *([] if lam is None else ["tempering"])]
+    names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else []), *(["tempering"] if step.rate else [])]
     # leaves of the full shape, so that each sample has its own derivative
     leaves = {name: given[name].expand(shape).clone().requires_grad_() for name in names}
     if shape.numel() == 0:
         return [step.D_o.new_zeros(shape), *(t.detach() for t in leaves.values())]
-    wanted, rate = list(leaves.values()), leaves.pop("tempering", None)
+    wanted = list(leaves.values())
     with torch.enable_grad():
-        log_p = log_density_by_torch(step._replace(**leaves), rate, method=method)
+        log_p = log_density_by_torch(step._replace(**leaves), method=method)
         return [log_p.detach(), *torch.autograd.grad(log_p.sum(), wanted)]
 
 
@@ -201,7 +196,7 @@ class _CompiledStep(Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, method, grad = arguments
-        log_p, *slopes = _compiled_pass(Step(*tensors), None, method, int(grad), grad and ctx.needs_input_grad[4])
+        log_p, *slopes = _compiled_pass(Step(*tensors), method, int(grad), grad and ctx.needs_input_grad[4])
         if grad:
             ctx.save_for_backward(*tensors, *slopes)
         return log_p
@@ -220,20 +215,20 @@ class _CompiledStep(Function):
                 grads[k] = g * slope
         if needs[5]:
             grads[5] = g * (by_b * step.b + by_D_o * step.D_o + by_D_f * step.D_f) / step.dt
-        shaped = (v if v is None or v.shape == t.shape else v.sum_to_size(t.shape) for v, t in zip(grads, step))
+        shaped = (v if v is None or v.shape == t.shape else v.sum_to_size(t.shape) for v, t in zip(grads, step[:6]))
         return (*shaped, None, None)
 
 
-def _compiled_pass(step: Step, lam: Tensor | None, method: str, order: int, with_alpha: bool) -> list[Tensor]:
+def _compiled_pass(step: Step, method: str, order: int, with_alpha: bool) -> list[Tensor]:
     """log p[, d/db, d/dD_o, d/dD_f[, d/dalpha[, d/dlam]]] of the broadcast shape.
 
     Values are checked on the way, and named only when a bad one is found.
     """
-    given = by_name(step, lam)
+    given = step.by_name()
     shapes = {t.shape for t in given.values() if t.dim() > 0}
     shape = next(iter(shapes)) if len(shapes) == 1 else broadcast(**given)
     n = shape.numel()
-    count = 1 if order == 0 else 4 + with_alpha if lam is None else 6
+    count = 1 if order == 0 else 6 if step.rate else 4 + with_alpha
     # rows of their own: the allocator reuses them, where one large block would be new pages every time
     out = [torch.empty(shape, dtype=torch.float64) for _ in range(count)]
     if n == 0:
@@ -246,10 +241,10 @@ def _compiled_pass(step: Step, lam: Tensor | None, method: str, order: int, with
         whole = t if t.numel() == 1 or t.shape == shape else t.expand(shape)
         return whole.detach().contiguous().reshape(-1).numpy()
 
-    x, b, D_o, D_f, alpha, dt, *rate = (flat(t) for t in (*step, *([] if lam is None else [lam])))
+    x, b, D_o, D_f, alpha, dt, *rate = (flat(t) for t in (*step[:6], *step.rate))
     rows = tuple(row.numpy().reshape(n) for row in out)
     method = choose_method(method, step.alpha, n, with_alpha)
-    if lam is not None:
+    if step.rate:
         from levytorch.law.tempered_line import tempered_step
 
         codes = threads.in_blocks(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, rows, grain=GRAIN)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.errors import LevytorchWarning
 from levytorch.law import quadrature, windowed
-from levytorch.law.arguments import Step, broadcast, by_name, check_range, choose_method, out_of_range
+from levytorch.law.arguments import Step, broadcast, check_range, choose_method, out_of_range, third_derivative
 
 TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
 
@@ -30,32 +30,32 @@ def transformed(*tensors: Tensor | None) -> bool:
     return any(t is not None and wrapped(t) for t in tensors)
 
 
-def log_density_in_transforms(step: Step, lam: Tensor | None, dim: int) -> Tensor:
+def log_density_in_transforms(step: Step, dim: int) -> Tensor:
     """log p of the broadcast shape; values are not checked, which a transform would not allow."""
-    inputs = torch.broadcast_tensors(*_radial(step, lam, dim))
+    inputs = torch.broadcast_tensors(*_radial(step, dim))
     log_p: Tensor = _LogP.apply(dim, "contour", 0, *inputs)[0]
     return log_p
 
 
-def _radial(step: Step, lam: Tensor | None, dim: int) -> list[Tensor]:
-    x, b, D_o, D_f, alpha, dt = step
+def _radial(step: Step, dim: int) -> list[Tensor]:
+    x, b, D_o, D_f, alpha, dt = step[:6]
     shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
     square = shift * shift if dim == 1 else (shift * shift).sum(-1)
-    return [torch.sqrt(square + TINY), D_o * dt, D_f * dt, alpha, *(() if lam is None else (lam,))]
+    return [torch.sqrt(square + TINY), D_o * dt, D_f * dt, alpha, *step.rate]
 
 
-def log_density_by_torch(step: Step, lam: Tensor | None, *, method: str) -> Tensor:
-    """log p of the broadcast shape, on a line; lam: the tempering, None for the stable law."""
-    shape = broadcast(**by_name(step, lam))
+def log_density_by_torch(step: Step, *, method: str) -> Tensor:
+    """log p of the broadcast shape, on a line."""
+    shape = broadcast(**step.by_name())
     if shape.numel() == 0:
         return step.displacement.new_zeros(shape)
     method = choose_method(method, step.alpha, shape.numel(), step.alpha.requires_grad)
-    inputs = _radial(step, lam, 1)
+    inputs = _radial(step, 1)
     check_range(*torch.broadcast_tensors(*inputs[:3]))
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     log_p: Tensor = _LogP.apply(1, method, int(grad), *(t.expand(shape) for t in inputs))[0]
-    good = torch.isfinite(log_p.detach()) | (lam is None)
+    good = torch.isfinite(log_p.detach()) | (step.tempering is None)
     if not bool(good.all()):
         raise out_of_range(int((~good).reshape(-1).nonzero()[0]))
     return log_p
@@ -64,9 +64,9 @@ def log_density_by_torch(step: Step, lam: Tensor | None, *, method: str) -> Tens
 def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor) -> list[Tensor | None]:
     """g times the derivative of log p in each argument that needs it, itself differentiable."""
     # aliases: the arguments may depend on each other, and each derivative must be the partial one
-    step = Step(*(t.view_as(t) for t in step))
-    wanted = [t for t, need in zip(step, needs) if need]
-    inputs = [t.expand(g.shape) for t in _radial(step, None, 1)]
+    step = step.each(lambda t: t.view_as(t))
+    wanted = [t for t, need in zip(step[:6], needs) if need]
+    inputs = [t.expand(g.shape) for t in _radial(step, 1)]
     check_range(*inputs[:3])
     moved = [(t, g * slope) for t, slope in zip(inputs, _Slopes.apply(1, (), *inputs)) if t.requires_grad]
     outputs, grads = zip(*moved)
@@ -104,25 +104,6 @@ def _windowed(order: int, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor) -> Ten
     if d_y is None or d_A is None or d_B is None:
         return log_p[None]
     return torch.stack([log_p, d_y, d_A, d_B, torch.zeros_like(log_p)])
-
-
-class LastDerivative(Function):
-    """Passes second derivatives on, and refuses to be differentiated: they depend on the inputs beyond their graph."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, *inputs: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        raise _third()
-
-
-def _third() -> NumericalError:
-    return NumericalError(
-        "log_density must be differentiated at most twice, found a third derivative asked for; take differences of "
-        "second ones."
-    )
 
 
 def _hessian(rows: Tensor, m: int) -> list[list[Tensor]]:
@@ -226,11 +207,11 @@ class _Second(Function):
 
     @staticmethod
     def backward(ctx: Any, *g: Tensor) -> tuple[None, ...]:
-        raise _third()
+        raise third_derivative()
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> None:
-        raise _third()
+        raise third_derivative()
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], dim: int, *inputs: Tensor) -> Any:

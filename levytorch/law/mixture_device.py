@@ -32,27 +32,28 @@ class Tables(NamedTuple):
     last: Tensor
 
 
-def log_density(step: Step, lam: Tensor | None, dim: int, matrix: bool) -> Tensor:
+def log_density(step: Step, dim: int, matrix: bool) -> Tensor:
     """log p of the broadcast shape; displacement and b are vectors for dim > 1, D_o a number or a matrix."""
-    x, b, D_o, D_f, alpha, dt = step
+    x, b, D_o, D_f, alpha, dt = step[:6]
     y = x - b * (dt.unsqueeze(-1) if dim > 1 else dt)
     A, B = D_o * (dt[..., None, None] if matrix else dt), D_f * dt
-    samples = [y[..., 0] if dim > 1 else y, A[..., 0, 0] if matrix else A, B, alpha, *([] if lam is None else [lam])]
+    samples = [y[..., 0] if dim > 1 else y, A[..., 0, 0] if matrix else A, B, alpha, *step.rate]
     shape = torch.broadcast_shapes(*(t.shape for t in samples))
     y = y.expand(*shape, dim).reshape(-1, dim) if dim > 1 else y.expand(shape).reshape(-1, 1)
     A = 0.5 * (A + A.mT) if matrix else A  # whose lower half alone is read
     A = A.expand(*shape, dim, dim).reshape(-1, dim, dim) if matrix else A.expand(shape).reshape(-1)
-    B, rate = B.expand(shape).reshape(-1), None if lam is None else lam.expand(shape).reshape(-1)
+    B = B.expand(shape).reshape(-1)
+    rate = [lam.expand(shape).reshape(-1) for lam in step.rate]
     alpha = alpha.reshape(1) if alpha.numel() == 1 else alpha.expand(shape).reshape(-1)
     size, pieces = _TERMS // NODES, []
     for low in range(0, len(y), size):
         rows = slice(low, low + size)
         own = alpha if len(alpha) == 1 else alpha[rows]
-        pieces.append(_log_p(y[rows], A[rows], B[rows], own, None if rate is None else rate[rows]))
+        pieces.append(_log_p(y[rows], A[rows], B[rows], own, *(lam[rows] for lam in rate)))
     return torch.cat(pieces).reshape(shape) if pieces else y.new_zeros(shape)
 
 
-def _log_p(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None) -> Tensor:
+def _log_p(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None = None) -> Tensor:
     """(n,) of y (n, d), A (n,) or (n, d, d), B (n,), alpha (1,) or (n,), lam (n,) or None."""
     d, tables = y.shape[1], _kept(y.device) if type(y.detach()) is Tensor else _made(y.device)
     low, high = _window(y, A, B, alpha, lam, tables)

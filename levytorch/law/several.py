@@ -17,8 +17,7 @@ from torch.autograd import Function
 from levytorch.convert import common_shape
 from levytorch.errors import InputError
 from levytorch.law import mixture_torch, threads
-from levytorch.law.arguments import Step, broadcast_error, by_name, check_values, check_vector, out_of_range
-from levytorch.law.functional import LastDerivative
+from levytorch.law.arguments import Step, broadcast_error, check_values, check_vector, out_of_range, third_derivative
 from levytorch.law.mixture import ALPHA_HIGH, ALPHA_LOW, panel, panel_index
 
 GRAIN = 256  # samples that are worth a thread
@@ -37,9 +36,9 @@ def is_matrix(D_o: Tensor, dim: int, batch: Sequence[int]) -> bool:
     return True
 
 
-def batch_shape(step: Step, lam: Tensor | None, dim: int, matrix: bool) -> torch.Size:
+def batch_shape(step: Step, dim: int, matrix: bool) -> torch.Size:
     """The common shape of the samples."""
-    shapes = {name: t.shape for name, t in by_name(step, lam).items()}
+    shapes = {name: t.shape for name, t in step.by_name().items()}
     for name in ("displacement", "b"):
         t = getattr(step, name)
         if name == "displacement" or t.numel() != 1:
@@ -50,7 +49,7 @@ def batch_shape(step: Step, lam: Tensor | None, dim: int, matrix: bool) -> torch
     try:
         return common_shape(*shapes.values())
     except ValueError:
-        raise broadcast_error(**by_name(step, lam)) from None
+        raise broadcast_error(**step.by_name()) from None
 
 
 def check_matrix(D_o: Tensor) -> None:
@@ -76,9 +75,9 @@ def check_matrix(D_o: Tensor) -> None:
         )
 
 
-def check(step: Step, lam: Tensor | None, matrix: bool) -> None:
+def check(step: Step, matrix: bool) -> None:
     """Refuse the first argument that is out of its range."""
-    given = by_name(step, lam)
+    given = step.by_name()
     if matrix:
         check_matrix(given.pop("D_o"))
     check_values(**given)
@@ -105,25 +104,26 @@ def root_of(matrix: Tensor) -> Tensor:
     return factor
 
 
-def log_density(step: Step, lam: Tensor | None, dim: int, matrix: bool | None = None) -> Tensor:
+def log_density(step: Step, dim: int, matrix: bool | None = None) -> Tensor:
     """log p of the broadcast shape (float64); matrix: whether D_o is one, None to tell by its shape."""
     if matrix is None:
         matrix = is_matrix(step.D_o, dim, step.displacement.shape[:-1])
-    shape = batch_shape(step, lam, dim, matrix)
-    given = (*step, step.dt.new_zeros(()) if lam is None else lam)
+    shape = batch_shape(step, dim, matrix)
+    tempered = step.tempering is not None
+    given = (*step[:6], *(step.rate or (step.dt.new_zeros(()),)))
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     order = 0 if not grad else 2 if step.alpha.requires_grad or given[-1].requires_grad else 1
-    log_p: Tensor = _Mixture.apply(*given, shape, matrix, lam is not None, order)[0]
+    log_p: Tensor = _Mixture.apply(*given, shape, matrix, tempered, order)[0]
     return log_p
 
 
-def score_rows(step: Step, lam: Tensor | None, dim: int, wrt_alpha: bool) -> list[Tensor]:
+def score_rows(step: Step, dim: int, wrt_alpha: bool) -> list[Tensor]:
     """log p and its derivatives in b, D_o, D_f[, alpha][, tempering], of the broadcast shape."""
     matrix = is_matrix(step.D_o, dim, step.displacement.shape[:-1])
-    shape = batch_shape(step, lam, dim, matrix)
-    rows = _rows(step, lam, shape, matrix, 2 if wrt_alpha or lam is not None else 1)
-    return [*rows[:4], *(rows[4:5] if wrt_alpha else []), *(rows[5:6] if lam is not None else [])]
+    shape = batch_shape(step, dim, matrix)
+    rows = _rows(step, shape, matrix, 2 if wrt_alpha or step.rate else 1)
+    return [*rows[:4], *(rows[4:5] if wrt_alpha else []), *(rows[5:6] if step.rate else [])]
 
 
 def radial_rows(dim: int, inputs: Sequence[Tensor], order: int) -> Tensor:
@@ -136,9 +136,8 @@ def radial_rows(dim: int, inputs: Sequence[Tensor], order: int) -> Tensor:
     def vectors(y: Tensor) -> Tensor:
         return torch.nn.functional.pad(y[:, None], (0, dim - 1))
 
-    step = Step(vectors(y), y.new_zeros(dim), A, B, alpha, y.new_ones(()))
-    lam = rate[0] if rate else None
-    rows = _rows(step, lam, torch.Size((n,)), False, 2 if order else 0)
+    step = Step(vectors(y), y.new_zeros(dim), A, B, alpha, y.new_ones(()), *rate)
+    rows = _rows(step, torch.Size((n,)), False, 2 if order else 0)
     if order == 0:
         return rows[0][None]
     first = [rows[0], -rows[1][:, 0], *rows[2:5], *(rows[5:] if rate else [])]
@@ -157,8 +156,8 @@ class _Mixture(Function):
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, ...]:
-        *tensors, lam, shape, matrix, tempered, order = given
-        return tuple(_rows(Step(*tensors), lam if tempered else None, torch.Size(shape), matrix, order))
+        *tensors, shape, matrix, tempered, order = given
+        return tuple(_rows(Step(*tensors[: 6 + tempered]), torch.Size(shape), matrix, order))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -230,7 +229,7 @@ class _Gradient(Function):
         needs, shape, matrix, tempered = ctx.settings
         with torch.enable_grad():
             g, *own = (t.detach().clone().requires_grad_() for t in ctx.saved_tensors)
-            log_p = _by_torch(Step(*own[:6]), own[6] if tempered else None, shape, matrix)
+            log_p = _by_torch(Step(*own[: 6 + tempered]), shape, matrix)
             wanted = [t for t, need in zip(own, needs) if need]
             first = torch.autograd.grad(log_p, wanted, g, create_graph=True)
             second = torch.autograd.grad(first, (g, *own), outer, allow_unused=True)
@@ -239,7 +238,19 @@ class _Gradient(Function):
         return (*second, *[None] * (ctx.n_inputs - len(second)))
 
 
-def _flat(step: Step, lam: Tensor | None, shape: torch.Size, matrix: bool) -> list[Tensor]:
+class LastDerivative(Function):
+    """Passes second derivatives on, and refuses to be differentiated: they depend on the inputs beyond their graph."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *inputs: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        raise third_derivative()
+
+
+def _flat(step: Step, shape: torch.Size, matrix: bool) -> list[Tensor]:
     """(n or 1, d), (n or 1, d), (n or 1[, d, d]), then (n or 1,) each, the tempering last where there is one."""
     d = step.displacement.shape[-1]
 
@@ -250,15 +261,14 @@ def _flat(step: Step, lam: Tensor | None, shape: torch.Size, matrix: bool) -> li
 
     D_o = flat(step.D_o, d, d) if matrix else flat(step.D_o)
     return [
-        flat(step.displacement, d), flat(step.b, d), D_o, *(flat(t) for t in step[3:]),
-        *([] if lam is None else [flat(lam)]),
+        flat(step.displacement, d), flat(step.b, d), D_o, *(flat(t) for t in (*step[3:6], *step.rate)),
     ]  # fmt: skip
 
 
-def _by_torch(step: Step, lam: Tensor | None, shape: torch.Size, matrix: bool) -> Tensor:
+def _by_torch(step: Step, shape: torch.Size, matrix: bool) -> Tensor:
     """log p by torch operations, of the broadcast shape."""
     n = shape.numel()
-    x, b, D_o, D_f, alpha, dt, *rate = _flat(step, lam, shape, matrix)
+    x, b, D_o, D_f, alpha, dt, *rate = _flat(step, shape, matrix)
     y = (x - b * dt[:, None]).expand(n, -1)
     A = D_o * (dt[:, None, None] if matrix else dt)
     A = A.expand(n, *A.shape[1:])
@@ -268,21 +278,21 @@ def _by_torch(step: Step, lam: Tensor | None, shape: torch.Size, matrix: bool) -
     return mixture_torch.log_density(y, A, B, alpha, rate[0].expand(n) if rate else None).reshape(shape)
 
 
-def _rows(step: Step, lam: Tensor | None, shape: torch.Size, matrix: bool, order: int) -> list[Tensor]:
+def _rows(step: Step, shape: torch.Size, matrix: bool, order: int) -> list[Tensor]:
     """log p[, by b, by D_o, by D_f[, by alpha, by tempering]]."""
     d, n = step.displacement.shape[-1], shape.numel()
-    step, lam = Step(*(t.detach() for t in step)), None if lam is None else lam.detach()
+    step = step.each(torch.Tensor.detach)
     inner = [(), (d,), (d, d) if matrix else (), (), (), ()][: COUNTS[order]]
     out = [step.displacement.new_empty((*shape, *axes)) for axes in inner]
     if n == 0:
-        check(step, lam, matrix)
+        check(step, matrix)
         return out
     check_alpha(step.alpha)  # before a table is made for it
     if matrix:
         check_matrix(step.D_o)
-    bad = _compiled(step, lam, shape, matrix, order, [t.reshape(n, *axes) for t, axes in zip(out, inner)])
+    bad = _compiled(step, shape, matrix, order, [t.reshape(n, *axes) for t, axes in zip(out, inner)])
     if bad >= 0:
-        check(step, lam, matrix)
+        check(step, matrix)
         raise out_of_range(bad)
     for row in out:
         if not bool(torch.isfinite(row.sum())):  # derivatives may be infinite, but are numbers
@@ -304,10 +314,10 @@ def check_alpha(alpha: Tensor) -> None:
         )
 
 
-def _compiled(step: Step, lam: Tensor | None, shape: torch.Size, matrix: bool, order: int, out: list[Tensor]) -> int:
+def _compiled(step: Step, shape: torch.Size, matrix: bool, order: int, out: list[Tensor]) -> int:
     from levytorch.law.mixture_kernels import mixture_step
 
-    flat = _flat(step, step.dt.new_zeros(()) if lam is None else lam, shape, matrix)
+    flat = _flat(step if step.rate else step._replace(tempering=step.dt.new_zeros(())), shape, matrix)
     x, b, D_o, D_f, alpha, dt, rate = (t.contiguous().numpy() for t in flat)
     D_o = D_o if matrix else D_o[:, None, None]
     n, d, groups = shape.numel(), x.shape[1], D_o.shape[1]

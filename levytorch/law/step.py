@@ -187,8 +187,8 @@ class LevyStep(Distribution):
         if self.dim > 1:
             from levytorch.law import several
 
-            step = Step(at.to(torch.float64), b, D_o, D_f, alpha, dt)
-            out = several.log_density(step, lam if self._tempered else None, self.dim, self._matrix)
+            step = Step(at.to(torch.float64), b, D_o, D_f, alpha, dt, lam if self._tempered else None)
+            out = several.log_density(step, self.dim, self._matrix)
         else:
             tempering = lam if self._tempered else 0.0
             out = log_density(at.to(torch.float64), b, D_o, D_f, alpha, dt, method=self.method, tempering=tempering)

@@ -25,8 +25,8 @@ def samples(n, dim, low, high, one_alpha=False, seed=0):
 
 
 def same(step, lam, dim, matrix, tolerance):
-    leaves = [t.clone().requires_grad_() for t in (*step, *([] if lam is None else [lam]))]
-    found = mixture_device.log_density(Step(*leaves[:6]), None if lam is None else leaves[6], dim, matrix)
+    leaves = [t.clone().requires_grad_() for t in (*step[:6], *([] if lam is None else [lam]))]
+    found = mixture_device.log_density(Step(*leaves[: 6 if lam is None else 7]), dim, matrix)
     others = [t.clone().requires_grad_() for t in leaves]
     want = log_density(*others[:6], dim=dim, tempering=0.0 if lam is None else others[6])
     torch.testing.assert_close(found, want, rtol=tolerance, atol=tolerance)
@@ -67,6 +67,6 @@ def test_tempered_jumps():
 def test_shapes_are_broadcast_and_empty_batches_stay_empty():
     step = Step(*(torch.tensor(v, dtype=torch.float64) for v in (0.5, 5.0, 4.0, 3.0, 0.3, 1 / 40)))
     step = step._replace(displacement=torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(2, 3))
-    torch.testing.assert_close(mixture_device.log_density(step, None, 1, False), log_density(*step))
+    torch.testing.assert_close(mixture_device.log_density(step, 1, False), log_density(*step[:6]))
     empty = step._replace(displacement=torch.empty(0, dtype=torch.float64))
-    assert mixture_device.log_density(empty, None, 1, False).shape == (0,)
+    assert mixture_device.log_density(empty, 1, False).shape == (0,)
