@@ -21,6 +21,7 @@ from levytorch.diagnostics.tangent import Tangent
 from levytorch.law import tail_probability
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import center_of
+from levytorch.spaces.states import beside, squares_of
 
 _ITERATIONS = 200  # a Gaussian fitted to wild jumps may not settle, but then it has lost anyway
 _NO_JUMPS = 1e-100  # the smallest D_f that the ball's mass in d > 1 dimensions is asked with
@@ -89,8 +90,7 @@ class LawWithoutJumps:
     def log_prob(self, sample: Sample) -> Tensor:
         """log p of each pair, given its stratum."""
         c, dt, d = self.head(sample.x), sample.dt, sample.dim
-        y = sample.dx - c.b * (dt if d == 1 else dt.unsqueeze(-1))
-        square = y * y if d == 1 else (y * y).sum(1)
+        square = squares_of(sample.dx - c.b * beside(dt, c.b))
         log_p = -0.5 * d * torch.log(4 * math.pi * c.D_o * dt) - square / (4 * c.D_o * dt)
         kept = self.log_kept(self.head(self.bins.x))
         if kept:
@@ -106,7 +106,7 @@ def fit_without_jumps(head: Head, region: Region, sample: Sample) -> LawWithoutJ
 
     d, dt = sample.dim, sample.dt
     apart = sample.dx - sample.center
-    spread = (apart * apart if d == 1 else (apart * apart).sum(1)) / dt
+    spread = squares_of(apart) / dt
     D = float(spread.mean()) / (2 * d)
     time = float(dt.median())
     length = math.sqrt(max(D * time, 1e-290))
@@ -116,7 +116,7 @@ def fit_without_jumps(head: Head, region: Region, sample: Sample) -> LawWithoutJ
     else:  # the Brownian part takes over what a known D_o would leave to the jumps
         known = dict.fromkeys(head.known)
         plain = build_head({**head.config(), **known, "length": length, "time": time})
-    drift = (sample.center / (dt if d == 1 else dt.unsqueeze(-1))).mean(0)
+    drift = (sample.center / beside(dt, sample.center)).mean(0)
     plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)
     mu = sample.center[0] if sample.uniform_dt else sample.center[0] / dt[0]
@@ -145,9 +145,9 @@ def fit_without_jumps(head: Head, region: Region, sample: Sample) -> LawWithoutJ
 
 def _statistics(bins: StateBins, sample: Sample) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     """Per bin: pairs, sum of dx, of |dx|^2 / dt, of dt; and the pairs of each stratum."""
-    d, dt, M = sample.dim, sample.dt, len(bins)
+    dt, M = sample.dt, len(bins)
     node = bins.index(sample.x, sample.step_dt)
-    square = sample.dx**2 if d == 1 else (sample.dx**2).sum(1)
+    square = squares_of(sample.dx)
     count = torch.bincount(node, minlength=M).double()
     moved = torch.zeros((M, *sample.dx.shape[1:]), dtype=torch.float64).index_add_(0, node, sample.dx)
     spread = torch.zeros(M, dtype=torch.float64).index_add_(0, node, square / dt)
@@ -160,7 +160,7 @@ def _log_likelihood(model: LawWithoutJumps, statistics: tuple, d: int) -> Tensor
     count, moved, spread, time, strata = statistics
     c = model.head(model.bins.x)
     D = c.D_o.clamp(min=1e-300)
-    along, square = (c.b * moved, c.b**2) if d == 1 else ((c.b * moved).sum(1), (c.b**2).sum(1))
+    along, square = (c.b * moved).reshape(len(count), -1).sum(1), squares_of(c.b)
     total = (-0.5 * d * count * torch.log(D) - (spread - 2 * along + square * time) / (4 * D)).sum()
     for number, mass in zip(strata, model.log_kept(c)):
         total = total - (number * mass)[number > 0].sum()

@@ -37,7 +37,7 @@ from levytorch.diagnostics.step_size import Skipped
 from levytorch.law import LevyStep
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces import space_of
-from levytorch.spaces.states import lengths_of
+from levytorch.spaces.states import beside, lengths_of
 from levytorch.training.inputs import FittedMemory
 
 _TABLE = 4096  # points of the cell between which coefficients of one variable are straight lines
@@ -168,7 +168,7 @@ def paths_of(
             # the state of a path that has jumped far is its place in the cell, to all digits of where it began
             c = coefficients(space.inside(at + moved + step))
             # dt is that of the jumps, speed times that of the drift
-            c = c._replace(b=c.b / (speed if dim == 1 else speed.unsqueeze(1)))
+            c = c._replace(b=c.b / beside(speed, c.b))
             law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
             step += law.sample(generator=generator)
         if memory is not None:

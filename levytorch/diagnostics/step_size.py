@@ -49,6 +49,7 @@ from levytorch.diagnostics.tangent import equilibrated_inverse
 from levytorch.errors import InputError
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.spaces import space_of
+from levytorch.spaces.states import columns_of
 
 _GRID = 200
 NAMES = ("b", "D_o", "D_f")
@@ -244,7 +245,7 @@ def _largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, flo
     best: tuple[float, tuple[str, float]] = (0.0, ("b", math.nan))
     for name in NAMES:
         z = (curves[f"{name}_2dt"] - curves[f"{name}_dt"]).abs() / curves[f"{name}_std"].clamp(min=1e-300)
-        z = z if z.dim() == 1 else z.amax(1)
+        z = columns_of(z).amax(0)
         i = int(z.argmax())
         if float(z[i]) > best[0]:
             best = (float(z[i]), (name, float(curves["x"][i]) if dim == 1 else math.nan))

@@ -45,6 +45,7 @@ from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.simulation.coupled import Field, Substep, coupled_steps, coupled_substeps
+from levytorch.spaces.states import lengths_of
 
 SUBSTEPS = 8  # of second weak order
 SHARE = 0.032  # of the variance of an estimate that simulations may make up: 1.6 % of its standard error
@@ -150,7 +151,7 @@ def regions(masses: TailMasses, *, split: bool) -> list[Region]:
             if threshold is None:
                 return torch.ones(len(dx), dtype=torch.bool)
             y = dx - masses.center(dt)
-            return (y.abs() if y.dim() == 1 else y.norm(dim=-1)) < threshold[node]
+            return lengths_of(y) < threshold[node]
 
         return kept
 

@@ -21,6 +21,7 @@ from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.frozen import FrozenLaw, to_predictors
 from levytorch.likelihood.laws import Law
 from levytorch.likelihood.sums import StateBins
+from levytorch.spaces.states import lengths_of
 
 METHODS = ("tcf", "conditional", "none")
 REGIONS = ("auto", "CT", "TRT", "strata")
@@ -234,7 +235,7 @@ class TailMasses:
             return torch.log1p(-beyond_TRT)
         CT = self.CT[node]
         beyond_CT = self.law.mass_beyond(head, CT, center, x, dt)
-        core = ((dx - center).norm(dim=-1) if head.dim > 1 else (dx - center).abs()) <= CT
+        core = lengths_of(dx - center) <= CT
         return torch.where(core, torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300)))
 
     def R_theta(self, head: Head) -> float:

@@ -27,7 +27,7 @@ from levytorch.convert import Array
 from levytorch.law.threads import spread
 from levytorch.simulation.coupled_kernels import increments, stable_times, tempered_times
 from levytorch.simulation.kernels import add_gaussian, stream_keys
-from levytorch.simulation.substeps import positive_part
+from levytorch.simulation.substeps import Extrapolation
 
 CHUNK = 16_384  # steps at a time, which stay in the cache
 _LEAST = 0.2  # of a coefficient: its extrapolation does not fall below this part of it
@@ -115,7 +115,7 @@ def _substeps(
     start = _Columns(field(x), n, dim)
     lam = float(start.tempering)
     drift0, jumps0 = start.b * h, start.D_f * h
-    ahead = _Extrapolation(substeps if extrapolate else 1)
+    ahead = Extrapolation(substeps if extrapolate else 1, _LEAST)
     T, T0, spare, spare0 = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     place = x
     moved = torch.zeros_like(x)
@@ -154,28 +154,3 @@ class _Columns:
         self.b: Array = np.ascontiguousarray(c.b.detach().numpy().reshape(n, dim).T)
         self.D_o, self.D_f, self.alpha = row(c.D_o), row(c.D_f), row(c.alpha)
         self.shared, self.tempering = c.alpha.dim() == 0, c.tempering
-
-
-class _Extrapolation:
-    """Coefficients to hold over a substep, for second weak order: see simulation/substeps.py.
-
-    Those of the noise are bounded from below, and what is then missing is handed on to the next substep.
-    """
-
-    def __init__(self, substeps: int) -> None:
-        self.weight = substeps / (2 * (substeps - 1)) if substeps > 1 else 0.0
-        self.before: dict[str, Array] = {}
-        self.owed: dict[str, Array | float] = {}
-
-    def __call__(self, name: str, now: Array) -> Array:
-        before = self.before.get(name)
-        self.before[name] = now
-        if before is None:
-            return now
-        wanted: Array = now + self.weight * (now - before)
-        if name == "b":
-            return wanted
-        wanted = wanted + self.owed.get(name, 0.0)
-        held = np.maximum(wanted, _LEAST * now) if now.ndim == 1 else positive_part(wanted, _LEAST * now)
-        self.owed[name] = wanted - held
-        return held

@@ -34,9 +34,13 @@ _NEWTON = 12
 
 
 class Extrapolation:
-    """Coefficients to freeze, substep by substep; substeps: m between two observations."""
+    """Coefficients to freeze, substep by substep; substeps: m between two observations.
 
-    def __init__(self, substeps: int) -> None:
+    least: the part of D_o and D_f below which they do not fall; what is then missing is handed on.
+    """
+
+    def __init__(self, substeps: int, least: float = 0.0) -> None:
+        self.least = least
         self.weight = substeps / (2 * (substeps - 1)) if substeps > 1 else 0.0
         self.before: dict[str, Array] = {}
         self.owed: dict[str, Array] = {}
@@ -56,25 +60,24 @@ class Extrapolation:
             return wanted
         if name in self.owed:
             wanted += self.owed[name]
-        frozen = np.maximum(wanted, 0.0) if wanted.ndim == 1 else positive_part(wanted)
+        least = self.least * now
+        frozen = np.maximum(wanted, least) if wanted.ndim == 1 else positive_part(wanted, least)
         self.owed[name] = wanted - frozen
         return frozen
 
 
-def positive_part(matrices: Array, least: Array | None = None) -> Array:
-    """Symmetric matrices (d, d, n) without their negative eigenvalues: the nearest ones that are not negative.
-
-    least: positive matrices (d, d, n) that the result shall not fall below; then `matrices - least` is projected.
+def positive_part(matrices: Array, least: Array) -> Array:
+    """The nearest symmetric matrices (d, d, n) that do not fall below some positive ones: `matrices - least` without
+    its negative eigenvalues, and `least`.
     """
-    above = np.moveaxis(matrices if least is None else matrices - least, -1, 0)
+    above = np.moveaxis(matrices - least, -1, 0)
     failed = torch.linalg.cholesky_ex(torch.from_numpy(np.ascontiguousarray(above)))[1].numpy() > 0
     if not failed.any():
         return matrices
     values, vectors = np.linalg.eigh(above[failed])
     out = matrices.copy()
     out[..., failed] = np.moveaxis((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2), 0, -1)
-    if least is not None:
-        out[..., failed] += least[..., failed]
+    out[..., failed] += least[..., failed]
     return out
 
 

@@ -20,6 +20,11 @@ def lengths_of(y: Tensor) -> Tensor:
     return y.abs() if y.dim() == 1 else y.norm(dim=-1)
 
 
+def squares_of(y: Tensor) -> Tensor:
+    """(n,): |y|^2 of displacements (n,) or (n, d)."""
+    return y * y if y.dim() == 1 else (y * y).sum(-1)
+
+
 def beside(t: Tensor, y: Tensor) -> Tensor:
     """One number per displacement, (n,), as what broadcasts against y, (n,) or (n, d)."""
     return t if t.dim() == 0 or y.dim() == 1 else t.unsqueeze(-1)

@@ -80,7 +80,7 @@ def test_actions_with_a_matrix_each():
 
 def test_the_nearest_positive_matrix():
     matrices = np.moveaxis(np.array([[[1.0, 2.0], [2.0, 1.0]], [[2.0, 0.5], [0.5, 1.0]]]), 0, -1)
-    out = positive_part(matrices)
+    out = positive_part(matrices, np.zeros_like(matrices))
     np.testing.assert_allclose(out[..., 0], [[1.5, 1.5], [1.5, 1.5]])
     np.testing.assert_array_equal(out[..., 1], matrices[..., 1])
 
