@@ -7,7 +7,6 @@ to 1e-9 in log p for alpha >= 0.1, to 1e-5 for 0.05 (`tests/law/test_device.py`)
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from levytorch.law.arguments import Step
 from levytorch.law.mixture import ALPHA_HIGH, ALPHA_LOW, DROP, FINE, SHIFT, WIDTH, H, panel, panel_index
-from levytorch.law.mixture_torch import LARGEST, gaussian, lagrange, left_end, spectrum
+from levytorch.law.mixture_torch import LARGEST, lagrange, left_end, log_sum, spectrum, tempered
 
 NODES = 384  # of a sum
 _LOOKS, _SCAN = 3, 128  # at the exponents, each at so many nodes of what the one before has left
@@ -55,19 +54,12 @@ def log_density(step: Step, dim: int, matrix: bool) -> Tensor:
 
 def _log_p(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None = None) -> Tensor:
     """(n,) of y (n, d), A (n,) or (n, d, d), B (n,), alpha (1,) or (n,), lam (n,) or None."""
-    d, tables = y.shape[1], _kept(y.device) if type(y.detach()) is Tensor else _made(y.device)
+    tables = _kept(y.device) if type(y.detach()) is Tensor else _made(y.device)
     low, high = _window(y, A, B, alpha, lam, tables)
     h = (high - low) / (NODES - 1)
     v = low[:, None] + h[:, None] * torch.arange(NODES, dtype=y.dtype, device=y.device)
     u, weight = _nodes(v, alpha, tables)
-    s = torch.exp(((torch.log(B) / alpha)[:, None] + u).clamp(-LARGEST, LARGEST))
-    log_det, square = gaussian(y, A, s)
-    value = torch.log(h)[:, None] + weight - 0.5 * log_det - 0.25 * square
-    constant = -0.5 * d * math.log(4.0 * math.pi)
-    if lam is None:
-        return torch.logsumexp(value, 1) + constant
-    kappa = B * torch.exp(2.0 * alpha * torch.log(lam.clamp_min(1e-300)))
-    return torch.logsumexp(value - (lam * lam)[:, None] * s, 1) + kappa + constant
+    return log_sum(u, torch.log(h)[:, None] + weight, y, A, B, alpha, lam)
 
 
 @torch.no_grad()
@@ -88,12 +80,10 @@ def _window(
     index = torch.arange(_SCAN, device=y.device)
     for _ in range(_LOOKS):
         u, value = _nodes(low[:, None] + (high - low)[:, None] * part, alpha, tables)
-        s = torch.exp((log_scale[:, None] + u).clamp(-LARGEST, LARGEST))
+        s, value = tempered(u, value, B, alpha, lam)
         for k in range(l.shape[1]):
             r = l[:, k, None] + s
             value = value - 0.5 * d / l.shape[1] * torch.log(r) - 0.25 * z2[:, k, None] / r
-        if lam is not None:
-            value = value - (lam * lam)[:, None] * s
         near = value > value.amax(1, keepdim=True) - DROP
         first = (torch.where(near, index, _SCAN).amin(1) - 1).clamp_min(0)
         last = (torch.where(near, index, -1).amax(1) + 1).clamp_max(_SCAN - 1)

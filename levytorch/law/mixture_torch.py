@@ -33,7 +33,9 @@ def log_density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | No
             spread = spectrum(*own[:2])
         for part, v, h in plan(spread[0], spread[1], y.shape[1], own[2], own[3], own[4], table):
             at = part if rows is None else rows[part]
-            pieces.append(_sum(*_rows(at, y, A, B, alpha, lam), table, v, h))
+            y_, A_, B_, alpha_, lam_ = _rows(at, y, A, B, alpha, lam)
+            u, weight, _ = nodes(v, alpha_, table)
+            pieces.append(log_sum(u, math.log(h) + weight, y_, A_, B_, alpha_, lam_))
             places.append(at)
     return torch.cat(pieces)[torch.argsort(torch.cat(places))]
 
@@ -96,12 +98,8 @@ def _nodes_of(alpha: float, h: float, low: float, high: float) -> tuple[Tensor, 
 def _weights(B: Tensor, alpha: Tensor, lam: Tensor | None, table: Panel, v: Tensor, h: float) -> tuple[Tensor, Tensor]:
     """Times s (n, m) and their probabilities."""
     u, weight = _moving_nodes(v, h, alpha, table)
-    s = torch.exp(((torch.log(B) / alpha)[:, None] + u).clamp(-LARGEST, LARGEST))
-    weight = (math.log(h) + weight).expand_as(s)
-    if lam is not None:
-        kappa = B * torch.exp(2.0 * alpha * torch.log(lam.clamp_min(1e-300)))
-        weight = weight + kappa[:, None] - (lam * lam)[:, None] * s
-    return s, torch.exp(weight)
+    s, weight = tempered(u, math.log(h) + weight, B, alpha, lam)
+    return s, torch.exp(weight).expand_as(s)
 
 
 def _panels(alpha: Tensor, n: int) -> list[tuple[Tensor | None, Panel]]:
@@ -248,19 +246,23 @@ def spectrum(y: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     return l.clamp_min(0.0), z * z
 
 
-def _sum(
-    y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None, table: Panel, v: Tensor, h: float
+def log_sum(
+    u: Tensor, log_weight: Tensor, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None
 ) -> Tensor:
-    d = y.shape[1]
-    u, weight, _ = nodes(v, alpha, table)
-    s = torch.exp(((torch.log(B) / alpha)[:, None] + u).clamp(-LARGEST, LARGEST))
+    """log p (n,) from the nodes u and the logarithms of their weights, (m,) or (n, m)."""
+    s, log_weight = tempered(u, log_weight, B, alpha, lam)
     log_det, square = gaussian(y, A, s)
-    value = math.log(h) + weight - 0.5 * log_det - 0.25 * square
+    constant = 0.5 * y.shape[1] * math.log(4.0 * math.pi)
+    return torch.logsumexp(log_weight - 0.5 * log_det - 0.25 * square, 1) - constant
+
+
+def tempered(u: Tensor, log_weight: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Times s (n, m) and the logarithms of their weights."""
+    s = torch.exp(((torch.log(B) / alpha)[:, None] + u).clamp(-LARGEST, LARGEST))
     if lam is None:
-        return torch.logsumexp(value, 1) - 0.5 * d * math.log(4.0 * math.pi)
-    value = value - (lam * lam)[:, None] * s
+        return s, log_weight
     kappa = B * torch.exp(2.0 * alpha * torch.log(lam.clamp_min(1e-300)))
-    return torch.logsumexp(value, 1) + kappa - 0.5 * d * math.log(4.0 * math.pi)
+    return s, log_weight + kappa[:, None] - (lam * lam)[:, None] * s
 
 
 def gaussian(y: Tensor, A: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
