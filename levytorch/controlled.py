@@ -160,9 +160,9 @@ class ControlledDynamics:
         return middle[0] if len(middle) == 1 else middle
 
     def __repr__(self) -> str:
-        told = f"actions={self.actions}" if self.actions else f"action_range={self.bounds}"
+        text = f"actions={self.actions}" if self.actions else f"action_range={self.bounds}"
         jumps = f"alpha={self.alpha:g}" + (f", tempering={self.tempering:g}" if self.tempering else "")
-        return f"ControlledDynamics({told}, {jumps}, period={self.period}, dim={self.dim})"
+        return f"ControlledDynamics({text}, {jumps}, period={self.period}, dim={self.dim})"
 
 
 def grid_of_actions(bounds: Sequence[tuple[float, float]]) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ log = logging.getLogger("levytorch.evaluate")
 @contextmanager
 def told_once() -> Iterator[None]:
     """Own warnings as sentences of the log, each once, without the place in the code that they come from."""
-    told: set[str] = set()
+    logged: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", LevytorchWarning)
         others = warnings.showwarning
@@ -44,8 +44,8 @@ def told_once() -> Iterator[None]:
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if not issubclass(category, LevytorchWarning):
                 others(message, category, *place, **more)
-            elif str(message) not in told:
-                told.add(str(message))
+            elif str(message) not in logged:
+                logged.add(str(message))
                 log.warning(str(message))
 
         warnings.showwarning = show

@@ -249,10 +249,10 @@ class NumberPolicy(_Averaging):
         outside = ~((a >= self.low - slack) & (a <= self.high + slack))
         if bool(outside.any()):
             worst = a.reshape(-1, self.size)[int(outside.reshape(-1, self.size).any(-1).to(torch.int8).argmax())]
-            told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
+            text = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
             found = ", ".join(f"{v:g}" for v in worst.tolist())
             raise InputError(
-                f"actions must lie in the {self.known} {told}, found {found}; the data say nothing about others."
+                f"actions must lie in the {self.known} {text}, found {found}; the data say nothing about others."
             )
         return a.maximum(self.low).minimum(self.high)
 

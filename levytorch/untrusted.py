@@ -153,10 +153,10 @@ def _told(error: Exception) -> str:
     """What is wrong, on one line: parsers show the place on several."""
     if isinstance(error, RecursionError):
         return "too many levels of nesting"
-    told = " ".join(str(error).split())[:200]
+    message = " ".join(str(error).split())[:200]
     # what is raised by accident does not speak of the file: !!bool x is a KeyError 'x'
     accident = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError)
-    return f"{type(error).__name__}: {told}" if accident or not told else told
+    return f"{type(error).__name__}: {message}" if accident or not message else message
 
 
 def lookup(config: Mapping[str, Any], key: str, default: Any = None, depth: int = 8) -> Any:

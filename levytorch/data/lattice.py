@@ -360,10 +360,10 @@ def _check_alike(one: Lattice, other: Lattice) -> None:
         ("pools", pools(one) == pools(other), lambda a: named.format(*map(_listed, pools(a)))),
         ("number of blocks", one.n_blocks == other.n_blocks, lambda a: a.n_blocks),
     ]
-    for what, same, told in facts:
+    for what, same, describe in facts:
         if not same:
             raise InputError(
-                f"lattices must have the same {what} to be added, found {told(one)} and {told(other)}; make one of "
+                f"lattices must have the same {what} to be added, found {describe(one)} and {describe(other)}; make one of "
                 "them with like=the other."
             )
 

@@ -353,8 +353,8 @@ def _reading(file: DataFile) -> Iterator[None]:
     except (InputError, MemoryError):  # a shortage is said by the caller, with a remedy
         raise
     except Exception as error:
-        told = " ".join(str(error).split())[:200]
-        raise InputError(f"{file} must be a {file.suffix} file of plain arrays, found {told}; save it again.") from None
+        text = " ".join(str(error).split())[:200]
+        raise InputError(f"{file} must be a {file.suffix} file of plain arrays, found {text}; save it again.") from None
 
 
 def _fortran(file: DataFile) -> InputError:

@@ -53,9 +53,9 @@ def verdicts(report: FitReport, diagnosis: Diagnosis | None = None, warnings: Se
     if diagnosis is not None:
         lines = dict(zip(_TESTS, (_of(name, getattr(diagnosis, name), alarms) for name in _TESTS)))
         out += [verdict for verdict in lines.values() if verdict is not None]
-    told = {name for names in _TESTS.values() for name in names} | {"not_converged"}
+    shown = {name for names in _TESTS.values() for name in names} | {"not_converged"}
     for name, sentence in alarms.items():
-        if name not in told:
+        if name not in shown:
             severity = BAD if name in _SEVERE else LOOK
             out.append(Verdict(name.replace("_", " ").capitalize(), severity, plain_sentence(sentence), sentence))
     same = [phrase for name, phrase in _SAME.items() if name in alarms]

@@ -77,8 +77,8 @@ class _Bar:
         if self._line is not None:
             self._line.close()
         done = self.last
-        told = f"{done.n_files} files, {done.pairs} pairs: {done.read} read, {done.kept} from the checkpoint"
-        log.info(f"{told}, {len(done.failed)} could not be used, {sum(done.retried.values())} attempts repeated")
+        text = f"{done.n_files} files, {done.pairs} pairs: {done.read} read, {done.kept} from the checkpoint"
+        log.info(f"{text}, {len(done.failed)} could not be used, {sum(done.retried.values())} attempts repeated")
 
     def tell(self, progress: Progress) -> None:
         self.last = progress

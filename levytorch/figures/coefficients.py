@@ -262,15 +262,15 @@ def selection(curve: Mapping[str, Any], *, axes: Axes | None = None) -> tuple[Fi
     fig, axs = panels(axes, 1, width=5.2, height=3.6, margins={"left": 0.85})
     ax = axs[0]
     x, n = np.asarray(curve["candidates"], dtype=np.float64), float(curve["n_pairs"])
-    behind, error = (n * np.asarray(curve[key], dtype=np.float64) for key in ("difference", "difference_std"))
+    difference, error = (n * np.asarray(curve[key], dtype=np.float64) for key in ("difference", "difference_std"))
     chosen = list(curve["candidates"]).index(curve["chosen"])
     ax.axhline(0.0, color="black", linewidth=0.8)
-    ax.errorbar(x, behind, yerr=error, color="#404040", marker="o", markersize=4, linewidth=1.2, capsize=2)
-    ax.plot(x[chosen], behind[chosen], color=RECOVERED, marker="o", markersize=8, linestyle="none")
+    ax.errorbar(x, difference, yerr=error, color="#404040", marker="o", markersize=4, linewidth=1.2, capsize=2)
+    ax.plot(x[chosen], difference[chosen], color=RECOVERED, marker="o", markersize=8, linestyle="none")
     linear = 10.0 ** math.ceil(math.log10(max(1.0, 2.0 * float(np.median(error)))))
     ax.set_yscale("symlog", linthresh=linear)
     ax.set_ylim(top=0.6 * linear)
-    ticks = [0.0, *(-linear * 10.0**k for k in range(12) if linear * 10.0**k < 1.1 * float(-behind.min()))]
+    ticks = [0.0, *(-linear * 10.0**k for k in range(12) if linear * 10.0**k < 1.1 * float(-difference.min()))]
     ax.set_yticks(ticks, [f"{tick:.10g}" for tick in ticks])
     ax.minorticks_off()
     if curve["of"] == "penalty":

@@ -67,7 +67,7 @@ class Likelihood:
         """log p of transitions; conditional on |dx - mu| being kept when the tail settings say so."""
         log_p = self.law.log_prob(self.head, x, dx, dt)
         if self.tail.method == "conditional":
-            log_p = log_p - self.seen().log_kept_of(self.head, x, dx, dt)
+            log_p = log_p - self.observed_masses().log_kept_of(self.head, x, dx, dt)
         return log_p
 
     def nll(self, batch: Batch, step: int = 0) -> Tensor:
@@ -98,7 +98,7 @@ class Likelihood:
                 head = self.bins.held(self.head) if few else self.head
                 total += (chunk.weight * self.law.log_prob(head, chunk.x, chunk.dx, chunk.dt)).sum()
             if self.tail.method == "conditional":
-                total = total - self.seen().mean_log_kept(self.head)
+                total = total - self.observed_masses().mean_log_kept(self.head)
         return float(total)
 
     def objective(self, batch: FullBatch, penalty: Strength = "none", n_bins: int = N_BINS) -> FullBatchObjective:
@@ -121,12 +121,12 @@ class Likelihood:
     def correct(self, R_theta: float | None = None) -> None:
         """Algorithm E.6: the TCF of the present parameters (R_theta where the engine has computed it already)."""
         if self.tail.method == "tcf":
-            masses = self.seen()
+            masses = self.observed_masses()
             if R_theta is None:
                 R_theta = masses.R_theta(self.head if self.head.device.type == "cpu" else deepcopy(self.head).cpu())
             self.correction.update(R_theta, masses.R_sample)
 
-    def seen(self) -> TailMasses:
+    def observed_masses(self) -> TailMasses:
         """The masses at the observed states."""
         if self.masses is None:
             raise InputError(

@@ -151,9 +151,9 @@ def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given
     if settings.method != "tcf" or not (alpha or tempering):
         return settings
     if not given:
-        told = "alpha is learned, which would bias the tail correction factor" if alpha else "tempering is learned"
+        text = "alpha is learned, which would bias the tail correction factor" if alpha else "tempering is learned"
         warnings.warn(
-            f'{told}, so tail="auto" uses the conditional likelihood; give {"alpha" if alpha else "tempering"} to use '
+            f'{text}, so tail="auto" uses the conditional likelihood; give {"alpha" if alpha else "tempering"} to use '
             "the factor.",
             LevytorchWarning,
             stacklevel=3,

@@ -254,17 +254,17 @@ class Estimation:
     @cached_property
     def threshold(self) -> Any:
         """On |dx - mu|, beyond which the model's fit has taken steps to be lost; None: nowhere."""
-        told = getattr(self.model_recovery, "metrics", {})
-        if told.get("tail_method", "none") == "none":
+        metrics = getattr(self.model_recovery, "metrics", {})
+        if metrics.get("tail_method", "none") == "none":
             return None
         if isinstance(self.functions, LineBasis):
             raise InputError(
                 "the data must be complete for hybrid and corrected on a line, found a "
                 'model that corrects for lost ones; use method="model".'
             )
-        if told.get("CT_of_dt"):
-            return threshold_from(told["CT_of_dt"])
-        return told.get("TRT") if told.get("CT") is None else told["CT"]
+        if metrics.get("CT_of_dt"):
+            return threshold_from(metrics["CT_of_dt"])
+        return metrics.get("TRT") if metrics.get("CT") is None else metrics["CT"]
 
     @property
     def cut(self) -> float:
@@ -274,8 +274,8 @@ class Estimation:
     @property
     def tails_lost(self) -> bool:
         """Whether far jumps are known to be missing."""
-        told = getattr(self.recovery, "metrics", {}).get("tail_method", "none") != "none"
-        return told or any(reason in LOST for reason in self.transitions.dropped) or bool(self.fit.get("tail"))
+        corrected = getattr(self.recovery, "metrics", {}).get("tail_method", "none") != "none"
+        return corrected or any(reason in LOST for reason in self.transitions.dropped) or bool(self.fit.get("tail"))
 
     @property
     def _missed(self) -> str:
@@ -308,7 +308,7 @@ class Estimation:
         share: tuple[float, float] | None = None,
     ) -> DataValue:
         """V with what is to be said of it."""
-        told: dict[str, Any] = {f.name: getattr(V, f.name) for f in fields(V)}
-        told |= {"method": method, "name": name, "note": note, "strength": strength, "share": share}
-        told |= {"n_pairs": len(self.transitions), "n_blocks": n_blocks_of(self.transitions)}
-        return DataValue(**told)
+        values: dict[str, Any] = {f.name: getattr(V, f.name) for f in fields(V)}
+        values |= {"method": method, "name": name, "note": note, "strength": strength, "share": share}
+        values |= {"n_pairs": len(self.transitions), "n_blocks": n_blocks_of(self.transitions)}
+        return DataValue(**values)

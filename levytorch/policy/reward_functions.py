@@ -200,8 +200,8 @@ class Tabulated:
         try:
             return cls(column_numbers(file, table[x]), column_numbers(file, table[r]), period=period)
         except InputError as error:
-            told = str(error)
-            raise InputError(told if told.startswith(str(file)) else f"{file}: {told}") from None
+            text = str(error)
+            raise InputError(text if text.startswith(str(file)) else f"{file}: {text}") from None
 
     def check_covers(self, low: float, high: float, what: str) -> None:
         """Refuse to be solved with where the table ends before the interval does; `what` the interval is."""

@@ -197,9 +197,9 @@ def _refine(problem: Problem, tolerance: float, max_modes: int) -> ValueFunction
             best, change = found, moved
         if moved < tolerance and problem.residual(found) < _RESIDUAL:
             return problem.value(found, moved, True)
-    told = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
+    text = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
     warnings.warn(
-        f"V must stand still as modes are added, found that it {told} (tolerance {tolerance:.2g}) at "
+        f"V must stand still as modes are added, found that it {text} (tolerance {tolerance:.2g}) at "
         f"{problem.n_modes(best)} modes, and {ended}; {problem.remedy}.",
         LevytorchWarning,
         stacklevel=3,

@@ -101,9 +101,9 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
             recovery = recover_continuous(pairs, prepared.fit, config["n_action"])
     recovery.save(directory / "recovery.pt")
     seconds = time.perf_counter() - began
-    told = FitReport.of(recovery, truth=truth)
+    report = FitReport.of(recovery, truth=truth)
     metrics: dict[str, Any] = {
-        **told.metrics(),
+        **report.metrics(),
         **{"actions": list(getattr(recovery, "actions", ())), "action_range": getattr(recovery, "action_range", None)},
         **{"log_likelihood": recovery.log_likelihood, "converged": recovery.converged},
         **{"seconds": seconds, "seconds_of": {"fit": seconds}, "opening": opening, "seed": config["seed"]},
@@ -114,7 +114,7 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
             metrics[f"error_{name}"] = sum(errors) / len(errors)
     metrics["warnings"] = doubts
     outcome = Outcome(
-        *(recovery, data, told, metrics, directory, prepared.loggers, prepared.figure_formats),
+        *(recovery, data, report, metrics, directory, prepared.loggers, prepared.figure_formats),
         units=units_of(config["data"]),
         verdicts=warning_verdicts(doubts),
     )

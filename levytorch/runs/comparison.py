@@ -58,8 +58,8 @@ def write_comparison(directory: Path) -> Path | None:
         figure, _ = overlaid(curves, period=periods.pop() if len(periods) == 1 else None)
         drawn = base.draw(figure)
         base.write(drawn, figure, directory / "comparison", ("png",))
-        told = "The coefficients of all runs with their 95 % bands; dashed: the truth, where it is known."
-        parts += [heading("Coefficients"), picture(base.svg_parts(figure), "comparison", told)]
+        text = "The coefficients of all runs with their 95 % bands; dashed: the truth, where it is known."
+        parts += [heading("Coefficients"), picture(base.svg_parts(figure), "comparison", text)]
     places = "\n".join(f"{row.label}: {run.path}" for row, run in ordered)
     parts += [heading("The runs themselves"), code(places)]
     _write_csv(directory / "comparison.csv", [row for row, _ in ordered])
@@ -117,7 +117,7 @@ def _table(rows: Sequence[Row], best: float | None) -> tuple[list[str], list[lis
     body = []
     for row in rows:
         m = row.metrics
-        told = [f"{100 * m[key]:.1f} %" if isinstance(m.get(key), int | float) else "-" for key in known.values()]
+        errors = [f"{100 * m[key]:.1f} %" if isinstance(m.get(key), int | float) else "-" for key in known.values()]
         held = "-" if row.held_out is None else f"{row.held_out:.5f}"
         apart = "-"
         if row.held_out is not None and best is not None:
@@ -125,18 +125,18 @@ def _table(rows: Sequence[Row], best: float | None) -> tuple[list[str], list[lis
             apart += "" if row.difference_std is None else f" ± {row.difference_std:.5f}"
         engine = str(m.get("engine", "-")) + ("" if m.get("converged") else ", not converged")
         seconds = m.get("seconds_fit", m.get("seconds", 0.0))
-        body.append([row.label, *told, held, apart, f"{seconds:.1f}", str(m.get("law", "-")), engine])
+        body.append([row.label, *errors, held, apart, f"{seconds:.1f}", str(m.get("law", "-")), engine])
     return head, body
 
 
 def _note(rows: Sequence[Row]) -> str:
-    told = (
+    text = (
         "Errors are relative, in L2. Log p is per pair, of folds of trajectories to whose rest each fit is adjusted; "
     )
-    told += "differences to the best run have their standard errors. Seconds are those of the fit."
+    text += "differences to the best run have their standard errors. Seconds are those of the fit."
     if any(row.held_out is None for row in rows):
-        told += " A dash: not known; batch.validation=0.2 holds out trajectories for every engine."
-    return told
+        text += " A dash: not known; batch.validation=0.2 holds out trajectories for every engine."
+    return text
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:

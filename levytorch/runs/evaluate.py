@@ -70,7 +70,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
 
 def _show(settings: Mapping[str, Any], out: Path, shown: Shown) -> None:
     """Figures, TensorBoard, the page and the log."""
-    for line in shown.told:
+    for line in shown.tables:
         log.info(line)
     drawn = {name: draw(fig) for name, fig in shown.figures.items()}
     formats = ("png", "pdf") if settings["figures"]["format"] == "pdf" else ("png",)
@@ -91,7 +91,7 @@ def write_results(result: EvaluatedRuns, support: tuple[float, float] | None, ou
     """The numbers into one directory."""
     shown = Shown()
     shown.figures.update(write_evaluation(result, out, support))
-    shown.told.append(group_table(result.metrics))
+    shown.tables.append(group_table(result.metrics))
     for label, group in result.metrics["groups"].items():
         for key in ("relative_l2_mean", "coverage"):
             if group[key] is not None and math.isfinite(group[key]):

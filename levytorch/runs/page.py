@@ -82,7 +82,7 @@ class Shown:
     """
 
     figures: dict[str, Any] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
     scalars: list[tuple[str, float, int]] = field(default_factory=list)
     metrics: dict[str, Any] = field(default_factory=dict)
 
@@ -128,7 +128,7 @@ def write_evaluation_page(
     out: Path, settings: Mapping[str, Any], shown: Shown, pictures: Mapping[str, Sequence[bytes]]
 ) -> Path:
     """The page of an evaluation."""
-    parts = [code("\n".join(shown.told))] if shown.told else []
+    parts = [code("\n".join(shown.tables))] if shown.tables else []
     if shown.metrics:
         parts += [heading("Groups"), _groups(shown.metrics), heading("Runs"), _runs(shown.metrics)]
     return _write(
@@ -156,18 +156,18 @@ def _overrides() -> list[str]:
 
 def _details(metrics: Mapping[str, Any]) -> list[str]:
     """Numbers about the likelihood that few readers need, behind a click."""
-    told = []
+    details = []
     if "law/log_p_error" in metrics:
-        told.append(f"log p on {metrics['law/grid']} grid points is accurate to {metrics['law/log_p_error']:.1g}.")
+        details.append(f"log p on {metrics['law/grid']} grid points is accurate to {metrics['law/log_p_error']:.1g}.")
     if "modulation/range" in metrics:
         low, high = metrics["modulation/range"]
-        told.append(f"The covariate multiplies D_o and D_f by {low:.3g} to {high:.3g}.")
+        details.append(f"The covariate multiplies D_o and D_f by {low:.3g} to {high:.3g}.")
     if "memory" in metrics:
         found = ", ".join(f"{h:.3g}" for h in metrics["memory"]["rule"]["half_lives"])
-        told.append(f"D_o and D_f depend on the size of past steps, with half-lives {found}.")
+        details.append(f"D_o and D_f depend on the size of past steps, with half-lives {found}.")
     if "seconds" in metrics:
-        told.append(f"The fit took {metrics['seconds']:.1f} s.")
-    return [folded("Details of the fit", paragraph(" ".join(told)))] if told else []
+        details.append(f"The fit took {metrics['seconds']:.1f} s.")
+    return [folded("Details of the fit", paragraph(" ".join(details)))] if details else []
 
 
 def _value(metrics: Mapping[str, Any]) -> list[str]:

@@ -206,11 +206,11 @@ def _unfinished(path: Path) -> str | None:
 
 def _reasons(skipped: Mapping[Path, str]) -> str:
     """The directories by reason, in one line; of many only the first ones."""
-    told = []
+    text = []
     for reason in dict.fromkeys(skipped.values()):
         paths = [str(path) for path, own in skipped.items() if own == reason]
-        told.append(f"{_few(paths)}: {reason}")
-    return "; ".join(told)
+        text.append(f"{_few(paths)}: {reason}")
+    return "; ".join(text)
 
 
 def _is_evaluation(path: Path) -> bool:

@@ -343,9 +343,9 @@ def trainer_of(trainer: Mapping[str, Any], build: Build) -> tuple[dict[str, Any]
         with quiet_lightning():
             (own or L.Trainer)(**TRAINER | several | made)  # which looks at every flag
     except (MisconfigurationException, ValueError, TypeError) as error:
-        told = " ".join(str(error).split())[:500]
+        text = " ".join(str(error).split())[:500]
         raise ConfigError(
-            f"trainer must be what Lightning accepts, found what it does not ({told}); change it."
+            f"trainer must be what Lightning accepts, found what it does not ({text}); change it."
         ) from error
     return several | made, own
 
@@ -360,9 +360,9 @@ def build_with_hydra(where: str, node: Any) -> Any:
     except InstantiationException as error:
         if isinstance(error.__cause__, LevytorchError):
             raise error.__cause__ from None
-        told = " ".join(str(error).split())[:500]
+        text = " ".join(str(error).split())[:500]
         raise ConfigError(
-            f"{where} must name what can be built, found what cannot ({told}); check its keys."
+            f"{where} must name what can be built, found what cannot ({text}); check its keys."
         ) from error
 
 

@@ -115,9 +115,9 @@ def fit_and_report(
                 resume=None if checkpoint is None else str(checkpoint),
             )
         except MisconfigurationException as error:  # of a flag, a callback or a logger of the user's own
-            told = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise ConfigError(
-                f"trainer must be what Lightning accepts, found what it does not ({told}); change it."
+                f"trainer must be what Lightning accepts, found what it does not ({message}); change it."
             ) from error
         found.trainer.strategy.barrier()
         if not found.trainer.is_global_zero:

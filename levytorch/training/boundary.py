@@ -32,7 +32,7 @@ from levytorch.likelihood.tail import TailCorrection
 from levytorch.training.engines.base import Maximised, maximise
 from levytorch.training.engines.fisher import FisherScoring
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import AS_WELL, Ended, evaluation_of, given_zero, loss_without, vanishing
+from levytorch.training.report import AS_WELL, Maximum, evaluation_of, given_zero, loss_without, vanishing
 
 ONE_STD = 0.5  # fall of the log-likelihood at one standard error
 UPPER = 0.5 * 1.6449**2  # and at the end of a one-sided interval of 95 %
@@ -60,40 +60,40 @@ class Vanished:
     alpha_learned: bool = False
 
 
-def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
+def without_vanished(first: Maximum) -> tuple[Maximum, Vanished | None]:
     """The same fit without a coefficient that has vanished, and what the data says about that one."""
-    head, likelihood = ended.likelihood.head, ended.likelihood
-    full_batch = ended.engine.full_batch  # the other engines do not come close enough to zero for their end to say it
+    head, likelihood = first.likelihood.head, first.likelihood
+    full_batch = first.engine.full_batch  # the other engines do not come close enough to zero for their end to say it
     if not full_batch or not isinstance(head, LinearHead) or head.dim > 1 or likelihood.tail.method == "tcf":
-        return ended, None
-    objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
-    ev = evaluation_of(ended.done.optimizer, objective)
-    names = [n for n in vanishing(objective, ev) if loss_without(n, head, ended.batch) < AS_WELL]
+        return first, None
+    objective = first.engine.objective(likelihood, first.done.optimizer, first.batch)
+    ev = evaluation_of(first.done.optimizer, objective)
+    names = [n for n in vanishing(objective, ev) if loss_without(n, head, first.batch) < AS_WELL]
     gone = len(names) == 1
     if not names:
         # where there are clear jumps the law without them has no finite slopes: D_f is then told from zero
-        names = [n for n in near_zero(objective, ev) if n == "D_o" or loss_without(n, head, ended.batch) < _FAR]
+        names = [n for n in near_zero(objective, ev) if n == "D_o" or loss_without(n, head, first.batch) < _FAR]
     if len(names) != 1:
-        return ended, None
+        return first, None
     name = names[0]
     own = replace(likelihood, head=with_constant(head, name, 0.0), correction=TailCorrection())
     try:
-        done = maximise(ended.engine, own, ended.batch)
+        done = maximise(first.engine, own, first.batch)
     except ArithmeticError:
-        return ended, None
-    fitted = ended.engine.objective(own, done.optimizer, ended.batch)
+        return first, None
+    fitted = first.engine.objective(own, done.optimizer, first.batch)
     best = fitted.n * fitted.value(evaluation_of(done.optimizer, fitted), penalised=False)
     allowed = AS_WELL if gone else 2.0 * AS_WELL  # errors that are too wide do less harm than an estimate that is moved
     if gone and objective.penalty is not None and objective.penalty.active:
         allowed += 0.5 * len(ev.theta)  # what other strengths of the penalty may cost: nothing else has changed
     if not best > objective.n * objective.value(ev, penalised=False) - allowed:
-        return ended, None  # the data does tell it from zero, or this is another maximum, and a worse one
-    found = replace(profile(name, own, fitted.penalty, ended), gone=gone, alpha_learned=head.learns_alpha)
+        return first, None  # the data does tell it from zero, or this is another maximum, and a worse one
+    found = replace(profile(name, own, fitted.penalty, first), gone=gone, alpha_learned=head.learns_alpha)
     warn_of(found)
     if not gone:
-        return ended, found
-    finished = Maximised(done.optimizer, done.converged, ended.done.steps + done.steps)
-    return replace(ended, likelihood=own, done=finished), found
+        return first, found
+    finished = Maximised(done.optimizer, done.converged, first.done.steps + done.steps)
+    return replace(first, likelihood=own, done=finished), found
 
 
 def near_zero(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
@@ -135,7 +135,7 @@ def with_constant(head: LinearHead, name: str, value: float) -> LinearHead:
     return out
 
 
-def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None, ended: Ended) -> Vanished:
+def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None, first: Maximum) -> Vanished:
     """Where the log-likelihood has fallen by 1/2 and by 1.35 as the coefficient rises from zero."""
     zero = linear(likelihood.head)
     alpha = torch.tensor(zero.alpha_spec.value, dtype=torch.float64)
@@ -147,7 +147,7 @@ def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None,
         head = copy.deepcopy(zero)
         head.known = {**head.known, name: value}
         head.set_flat(start)
-        objective = replace(likelihood, head=head, correction=TailCorrection()).objective(ended.batch)
+        objective = replace(likelihood, head=head, correction=TailCorrection()).objective(first.batch)
         if penalty is not None:
             objective.penalty = RoughnessPenalty(head, penalty.strengths.tolist())
         scoring = FisherScoring([head.theta], damping=1e-3)

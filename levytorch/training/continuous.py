@@ -247,8 +247,8 @@ class ContinuousRecovery(CountedActions):
         return cls(Recovery(head, 0.0, *numbers[:2], covariance, numbers[2]), counts, places)
 
     def __repr__(self) -> str:
-        told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
-        return f"ContinuousRecovery({self.nobs:,} pairs, actions in {told}, converged={self.converged})"
+        text = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
+        return f"ContinuousRecovery({self.nobs:,} pairs, actions in {text}, converged={self.converged})"
 
 
 @dataclass

@@ -258,9 +258,9 @@ class Fit:
     # -- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and tensors."""
-        ended = self.done and self.settings is not None  # then the last phase is among those that have finished
+        maximum = self.done and self.settings is not None  # then the last phase is among those that have finished
         return {
-            "phases": list(self._finished) if ended else [*self._finished, self.phase.state_dict()],
+            "phases": list(self._finished) if maximum else [*self._finished, self.phase.state_dict()],
             "history": [dict(one) for one in self.history],
             "n_steps": self.n_steps,
             "done": self.done,

@@ -364,8 +364,8 @@ def jump_metrics(found: Any) -> dict[str, float]:
         out |= {"alpha_std": float(found.alpha_std)} if errors else {}
     if found.tempered:
         out["tempering"] = found.tempering
-        told = errors and found.metrics.get("tempering_told_from_zero", True)
-        out |= {"tempering_std": found.tempering_std} if told else {}
+        message = errors and found.metrics.get("tempering_told_from_zero", True)
+        out |= {"tempering_std": found.tempering_std} if message else {}
     return out
 
 

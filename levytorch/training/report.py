@@ -51,8 +51,8 @@ NOT_TOLD = "tempering cannot be distinguished from zero with these data"
 
 
 @dataclass
-class Ended:
-    """Where a maximisation has ended.
+class Maximum:
+    """The result of a maximisation.
 
     batch: what was maximised over; samples: where that was a lattice, all pairs themselves; observed: where tail masses
     came from.
@@ -67,12 +67,12 @@ class Ended:
     samples: FullBatch | None = None
 
 
-def finish(ended: Ended) -> Recovery:
+def finish(maximum: Maximum) -> Recovery:
     """A Recovery at the likelihood's head, by at most one more pass over the batch that was fitted.
 
     If the batch is a lattice made of samples, the head moves to the maximum of the likelihood of the samples.
     """
-    likelihood, engine, facts, done = ended.likelihood, ended.engine, ended.facts, ended.done
+    likelihood, engine, facts, done = maximum.likelihood, maximum.engine, maximum.facts, maximum.done
     head, tail = likelihood.head, likelihood.tail
     metrics: dict[str, Any] = {
         "engine": engine.name,
@@ -109,38 +109,38 @@ def finish(ended: Ended) -> Recovery:
     cov = None
     scored = isinstance(head, LinearHead) or isinstance(engine, FisherEngine)
     if scored and isinstance(likelihood.law, FrozenLaw):
-        cov, ev, log_likelihood = _of_linear(ended, metrics)
+        cov, ev, log_likelihood = _of_linear(maximum, metrics)
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
     else:
         tcf = likelihood.correction.tcf
-        near = ended.samples is not None and type(ended.samples.main) is Batch  # in this process
-        batch = (ended.samples if near and ended.samples is not None else ended.batch)._replace(tcf=tcf)
+        near = maximum.samples is not None and type(maximum.samples.main) is Batch  # in this process
+        batch = (maximum.samples if near and maximum.samples is not None else maximum.batch)._replace(tcf=tcf)
         log_likelihood = batch.n_main * likelihood.mean(batch)
         if isinstance(head, LinearHead):
             cov = observed_covariance(likelihood, batch, facts.n_main)
         if tail.method == "tcf":
-            metrics["R_theta"] = likelihood.seen().R_theta(head)
+            metrics["R_theta"] = likelihood.observed_masses().R_theta(head)
     region = tail.conditions_on if tail.method == "conditional" else None
     metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": region}
     return Recovery(head, tcf, log_likelihood, done.converged, cov, metrics)
 
 
-def _of_linear(ended: Ended, metrics: dict[str, Any]) -> tuple[Tensor | None, Evaluation, float]:
+def _of_linear(maximum: Maximum, metrics: dict[str, Any]) -> tuple[Tensor | None, Evaluation, float]:
     """The covariance of theta, the last evaluation, and the log-likelihood; what else is found, into the metrics.
 
     A head that is not linear is judged by its tangent.
     """
-    fitted = objective = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch)
-    if ended.samples is None:
-        ev = evaluation_of(ended.done.optimizer, objective)
+    fitted = objective = maximum.engine.objective(maximum.likelihood, maximum.done.optimizer, maximum.batch)
+    if maximum.samples is None:
+        ev = evaluation_of(maximum.done.optimizer, objective)
     else:
-        metrics["lattice_nodes"] = ended.batch.main.x.shape[0]
-        objective, ev, metrics["lattice_distance"] = polish(ended.likelihood, objective, ended.samples)
-    if objective.method == "tcf" and not ended.engine.full_batch:
+        metrics["lattice_nodes"] = maximum.batch.main.x.shape[0]
+        objective, ev, metrics["lattice_distance"] = polish(maximum.likelihood, objective, maximum.samples)
+    if objective.method == "tcf" and not maximum.engine.full_batch:
         ev.tcf = float(
-            ended.likelihood.correction.tcf
+            maximum.likelihood.correction.tcf
         )  # the one that batches were mixed by, which may never have begun
     objective.look_from(ev)
     head = objective.head
@@ -165,7 +165,7 @@ def _of_linear(ended: Ended, metrics: dict[str, Any]) -> tuple[Tensor | None, Ev
         tempering_report, cov = judge_tempering(objective, ev, cov)
         metrics |= tempering_report
     metrics["vanishing"] = vanishing(objective, ev)
-    losses = {name: loss_without(name, head, ended.batch) for name in metrics["vanishing"]}
+    losses = {name: loss_without(name, head, maximum.batch) for name in metrics["vanishing"]}
     if losses:
         metrics["vanishing_loss"] = losses
         _warn_of_vanishing(losses)

@@ -304,8 +304,8 @@ def block_log_likelihoods(likelihood: Likelihood, blocks: Blocks, counts: tuple[
     total = sums(blocks.main)
     if likelihood.tail.method == "conditional":
         assert counts is not None
-        core, middle = likelihood.seen().log_kept(likelihood.head)
-        if likelihood.seen().CT is None:
+        core, middle = likelihood.observed_masses().log_kept(likelihood.head)
+        if likelihood.observed_masses().CT is None:
             return total - counts[0] @ core
         total = total - (counts[0] - counts[1]) @ core - counts[1] @ middle
     return total

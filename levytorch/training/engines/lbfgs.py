@@ -89,7 +89,7 @@ def full_nll(likelihood: Likelihood, batch: FullBatch) -> Tensor:
             loss.backward()
             total += loss.detach()
         if likelihood.tail.method == "conditional":
-            kept = likelihood.seen().mean_log_kept(likelihood.head)
+            kept = likelihood.observed_masses().mean_log_kept(likelihood.head)
             kept.backward()
             total = total + kept.detach()
     return total

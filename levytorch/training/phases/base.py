@@ -23,7 +23,7 @@ from levytorch.ranks import Ranks
 from levytorch.training.engines.base import Engine, entry
 from levytorch.training.problem import AllData, Problem
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import Ended
+from levytorch.training.report import Maximum
 
 if TYPE_CHECKING:
     from levytorch.training.boundary import Vanished
@@ -41,7 +41,7 @@ class Course:
         reason: why the fit ends under its law, for metrics["law_reason"].
         judged: False where the answer under the frozen law stands although nobody knows how far it is off.
         answer: the phase whose parameters stand so far. It makes the recovery at the end.
-        ended: where the first maximisation has ended, under the frozen law or one of the user's own.
+        maximum: the result of the first maximisation, under the frozen law or one of the user's own.
         vanished: a coefficient that has run to zero in it.
         exact: the data, the frozen and the exact law, once it is decided that the fit goes on under the exact law.
         corrected: the phase of that name, once it has finished.
@@ -56,16 +56,16 @@ class Course:
     reason: str = "asked for"
     judged: bool = True
     answer: Phase | None = None
-    ended: Ended | None = None
+    maximum: Maximum | None = None
     vanished: Vanished | None = None
     exact: ExactSetting | None = None
     corrected: Corrected | None = None
 
     @property
-    def end(self) -> Ended:
-        """Where the first maximisation has ended."""
-        assert self.ended is not None
-        return self.ended
+    def end(self) -> Maximum:
+        """The result of the first maximisation."""
+        assert self.maximum is not None
+        return self.maximum
 
     def stay_frozen(self, reason: str, *, judged: bool = True) -> None:
         """Decide that the answer under the frozen law stands."""
@@ -105,7 +105,7 @@ class Phase:
         return engine.max_steps
 
     def end(self) -> Phase | None:
-        """Leave the head where the phase has ended, and in the course what it has found.
+        """Leave the head at the result of the phase, and write the result into the course.
 
         Returns the same phase at a new start where it must be repeated (with a finer grid), otherwise None.
         """

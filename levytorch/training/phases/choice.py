@@ -60,8 +60,8 @@ def exact_setting(course: Course) -> ExactSetting | None:
     """
     if course.exact is not None or course.law in ("frozen", "simulated"):
         return course.exact
-    ended = course.end
-    head = ended.likelihood.head  # not the problem's where a coefficient has vanished
+    maximum = course.end
+    head = maximum.likelihood.head  # not the problem's where a coefficient has vanished
     if course.law == "auto" and head.is_constant:
         course.stay_frozen("constant coefficients, for which it is exact")
         return None
@@ -75,11 +75,11 @@ def exact_setting(course: Course) -> ExactSetting | None:
         course.law, course.reason = "simulated", f"the exact law must have {lacking.needed}, found {lacking.found}"
         return None
     began = time.perf_counter()
-    likelihood, prior = ended.likelihood, None
+    likelihood, prior = maximum.likelihood, None
     if not isinstance(head, LinearHead):
-        objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
+        objective = maximum.engine.objective(likelihood, maximum.done.optimizer, maximum.batch)
         prior = cast("LayerPenalty | None", objective.penalty)
-    setting = ExactSetting(likelihood, course.engine, ended.observed, began, prior)
+    setting = ExactSetting(likelihood, course.engine, maximum.observed, began, prior)
     cell = setting.likelihood.head
     if course.law == "auto":
         law, reason = affordable(setting, cell)

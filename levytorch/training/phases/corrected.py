@@ -44,10 +44,10 @@ class Corrected(CenteredRounds):
         setting = exact_setting(course)
         if setting is None or not isinstance(setting.likelihood.head, LinearHead):
             return None
-        ended = course.end
+        maximum = course.end
         penalty = setting.penalty
         if setting.network is None:
-            penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
+            penalty = maximum.engine.objective(maximum.likelihood, maximum.done.optimizer, maximum.batch).penalty
         return cls(course, setting, penalty, 0)
 
     @classmethod

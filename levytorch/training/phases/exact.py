@@ -202,8 +202,8 @@ def _under_law(
 ) -> tuple[Recovery, Likelihood]:
     assert isinstance(course.law, str)
     own = course.end.likelihood.head
-    ended = replace(course.end, likelihood=likelihood, engine=engine, done=done, batch=setting.batch, samples=None)
-    recovery = finish(ended)
+    maximum = replace(course.end, likelihood=likelihood, engine=engine, done=done, batch=setting.batch, samples=None)
+    recovery = finish(maximum)
     recovery.metrics |= setting.metrics(course.law, error) | facts
     recovery.metrics |= {"law_reason": course.reason, "law/seconds": time.perf_counter() - setting.began}
     recovery.head = own  # on a line the padded head has the same parameters
@@ -414,6 +414,6 @@ class ExactLBFGS(LBFGSEngine):
         with torch.enable_grad():
             loss = torch.stack(list(losses(replace(likelihood, law=law), whole.chunks()))).sum()
             if likelihood.tail.method == "conditional":
-                loss = loss + replace(likelihood.seen(), law=law).mean_log_kept(likelihood.head)
+                loss = loss + replace(likelihood.observed_masses(), law=law).mean_log_kept(likelihood.head)
             loss.backward()
         return loss.detach()

@@ -19,7 +19,7 @@ from levytorch.training.engines.base import PASSES, Engine
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.maximise import Frozen, Maximise
-from levytorch.training.report import Ended
+from levytorch.training.report import Maximum
 
 
 class LastLayer(Frozen):
@@ -27,7 +27,7 @@ class LastLayer(Frozen):
 
     name = "last_layer"
 
-    def __init__(self, course: Course, before: Ended) -> None:
+    def __init__(self, course: Course, before: Maximum) -> None:
         self.course, likelihood = course, replace(before.likelihood)
         head = likelihood.head
         for one in (course.problem.head, head):  # they share their parameters

@@ -18,7 +18,7 @@ from levytorch.training.boundary import without_vanished
 from levytorch.training.engines.base import Engine, Maximised
 from levytorch.training.phases.base import Course, Phase, first_law
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import Ended, finish
+from levytorch.training.report import Maximum, finish
 
 N_MIN = 100  # tail visits for a stable average: the paper's n_min
 GOOD = 0.1  # standard errors that the frozen law may be off
@@ -123,7 +123,7 @@ class OwnLaw(Maximise):
             likelihood = replace(likelihood, head=self.head)
             likelihood.observe(data.observed, N_BINS)
         batches = (data.fitted, data.observed, data.facts, data.samples)
-        course.ended = Ended(likelihood, self.engine, self.done, *batches)
+        course.maximum = Maximum(likelihood, self.engine, self.done, *batches)
         course.answer = self
         self._check_tcf()
         return None
@@ -165,11 +165,11 @@ class Frozen(OwnLaw):
 
     def end(self) -> Phase | None:
         super().end()
-        self.course.ended, self.course.vanished = without_vanished(self.course.end)
+        self.course.maximum, self.course.vanished = without_vanished(self.course.end)
         return None
 
     def result(self) -> tuple[Recovery, Likelihood]:
-        ended, reason = self.course.end, self.course.reason
-        recovery = finish(ended)
+        maximum, reason = self.course.end, self.course.reason
+        recovery = finish(maximum)
         recovery.metrics |= {"law": "frozen", "law_reason": reason, "law_judged": self.course.judged}
-        return recovery, ended.likelihood
+        return recovery, maximum.likelihood

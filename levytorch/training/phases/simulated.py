@@ -35,7 +35,7 @@ from levytorch.training.phases.maximise import GOOD, Frozen, Maximise
 from levytorch.training.phases.rounds import ROUNDS, CenteredRounds
 from levytorch.training.problem import unavailable
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import Ended, finish, in_standard_errors
+from levytorch.training.report import Maximum, finish, in_standard_errors
 
 _ATTEMPTS = 2  # with more simulations than before
 _REST, _SMALL = 0.5, 0.2  # m substeps leave this part over m^2 of the frozen law's bias; standard errors that it may be
@@ -61,11 +61,11 @@ def simulates(course: Course) -> bool:
     return course.law == "simulated"
 
 
-def held_along_steps(ended: Ended, head: Head) -> str:
+def held_along_steps(maximum: Maximum, head: Head) -> str:
     """A sentence where the data shows that coefficients are held along a step, as by Euler's rule; or nothing."""
     if head.dim > 1 or not isinstance(head, LinearHead) or head.columns > 1 or head.alpha_spec.mode == "function":
         return ""
-    S, J = map(float, shown_by_steps(head, ended.batch.main))
+    S, J = map(float, shown_by_steps(head, maximum.batch.main))
     if not S - 0.5 * J < -_ODDS:
         return ""
     return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
@@ -237,9 +237,9 @@ class SimulatedRounds(CenteredRounds):
 
     @classmethod
     def of(cls, course: Course) -> Phase:
-        ended = course.end
-        likelihood = ended.likelihood
-        penalty: Any = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch).penalty
+        maximum = course.end
+        likelihood = maximum.likelihood
+        penalty: Any = maximum.engine.objective(likelihood, maximum.done.optimizer, maximum.batch).penalty
         if not isinstance(likelihood.head, LinearHead):  # a network moves along its tangent
             assert likelihood.bins is not None
             at = likelihood.head.clamped(likelihood.bins.x)
@@ -247,7 +247,7 @@ class SimulatedRounds(CenteredRounds):
             tangent = TangentHead(likelihood.head, at, precision, center)
             likelihood = replace(likelihood, head=tangent)
             penalty = None if penalty is None else TangentPenalty(tangent, penalty.strengths)
-        return cls(course, simulated_objective(likelihood, ended.batch, ended.samples), penalty)
+        return cls(course, simulated_objective(likelihood, maximum.batch, maximum.samples), penalty)
 
     def end(self) -> Phase | None:
         course = self.course
@@ -311,13 +311,13 @@ class SimulatedClimb(Maximise):
     """L-BFGS of a head that is not linear, on all pairs and simulated ones, which every climb makes anew."""
 
     def __init__(self, course: Course, climb: int, n_simulated: int) -> None:
-        ended, asked = course.end, course.engine
+        maximum, asked = course.end, course.engine
         engine = asked if isinstance(asked, LBFGSEngine) else LBFGSEngine(max_steps=asked.max_steps)
         self.course, self.climb, self.began = course, climb, time.perf_counter()
-        self.simulated = SimulatedPairs(ended.likelihood, course.problem.settings.seed)
+        self.simulated = SimulatedPairs(maximum.likelihood, course.problem.settings.seed)
         self.n_simulated = n_simulated
-        batch = self.simulated.full_batch(ended.batch, n_simulated)
-        super().__init__("simulated", engine, ended.likelihood, batch)
+        batch = self.simulated.full_batch(maximum.batch, n_simulated)
+        super().__init__("simulated", engine, maximum.likelihood, batch)
         self.before = self._curves()
 
     @classmethod
@@ -382,11 +382,13 @@ class SimulatedDraws(Frozen):
         return super().step(self.simulated.append(batch, self.steps), seed)
 
     def result(self) -> tuple[Recovery, Likelihood]:
-        ended = self.course.end
-        recovery = finish(ended)
+        maximum = self.course.end
+        recovery = finish(maximum)
         # each step of the moving average has simulations of its own, beside pairs that are drawn again and again
         made = self.course.problem.drawing()["batch_size"] * max(1, min(self.steps, self.engine.window))
-        noise = SimulatedPairs(ended.likelihood, self.simulated.seed).noise(ended.batch) * ended.batch.n_main / made
+        noise = (
+            SimulatedPairs(maximum.likelihood, self.simulated.seed).noise(maximum.batch) * maximum.batch.n_main / made
+        )
         recovery.metrics |= {
             "law": "simulated",
             "law_reason": self.course.reason,
@@ -395,4 +397,4 @@ class SimulatedDraws(Frozen):
             "law/substeps": self.simulated.substeps,
             "law/simulation_share": added_to_error(noise / (1.0 + noise)),
         }
-        return recovery, ended.likelihood
+        return recovery, maximum.likelihood
