@@ -363,8 +363,8 @@ def _check_alike(one: Lattice, other: Lattice) -> None:
     for what, same, describe in facts:
         if not same:
             raise InputError(
-                f"lattices must have the same {what} to be added, found {describe(one)} and {describe(other)}; make one of "
-                "them with like=the other."
+                f"lattices must have the same {what} to be added, found {describe(one)} and {describe(other)}; make "
+                "one of them with like=the other."
             )
 
 
