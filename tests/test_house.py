@@ -149,7 +149,7 @@ PASSED_ON = {
     ("data.numpy_files", "{self.path}: {error}"),
     ("data.numpy_files", "{self.path}: {disorder(point, times, self.offsets, self.ids)}"),
     ("policy.value", "{self._no_errors}"),
-    ("policy.reward_functions", "{told if told.startswith(str(file)) else f'{file}: {told}'}"),
+    ("policy.reward_functions", "{text if text.startswith(str(file)) else f'{file}: {text}'}"),
     ("runs.actions", "action {action}, of {len(pairs)} pairs: {error}"),
     ("runs.evaluation_settings", "{str(error).removesuffix('.')}, or use window=data, the range of the data."),
     ("training.by_action", "action {shown(action)}, of {len(pairs)} pairs: {error}"),
