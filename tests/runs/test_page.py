@@ -131,7 +131,7 @@ def test_an_evaluation_of_runs_with_odd_names(tmp_path):
         "runs": [{"path": HOSTILE, "group": HOSTILE, "relative_l2": None, "converged": True}],
     }
     file = page.write_evaluation_page(
-        tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, page.Shown(told=[HOSTILE], metrics=metrics), {}
+        tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, page.Shown(tables=[HOSTILE], metrics=metrics), {}
     )
     reader = read(file)
     assert "script" not in {tag for tag, _ in reader.tags}
