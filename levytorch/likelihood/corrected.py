@@ -202,11 +202,11 @@ def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:
 
 
 class Information(NamedTuple):
-    """Per pair, (P, P) each: slope A, variance B, and the products of scores that scoring takes for curvature."""
+    """Per pair, (P, P) each: slope A, variance B, and the curvature that scoring and penalties take: it is symmetric."""
 
     slope: Tensor
     variance: Tensor
-    products: Tensor
+    curvature: Tensor
 
     @property
     def godambe(self) -> Tensor:
@@ -251,7 +251,8 @@ def informations(
             own[2] += products[:P, :P] if strata.method == "tcf" else within[:P, :P]
     if strata.method != "tcf":  # the likelihood itself
         own = [own[0], own[0], own[0]]
-    return Informations(Information(*own), Information(other[0], other[1], other[0]))
+    centered = Information(other[0], other[1], other[0])  # whose slope is not symmetric
+    return Informations(Information(*own), centered._replace(curvature=centered.godambe))
 
 
 def _frozen(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float) -> Tensor:

@@ -111,3 +111,14 @@ def test_information_of_constants_is_the_frozen_laws():
     for matrix in (found.corrected.slope, found.corrected.variance):
         ratio = matrix[constants, constants] / found.exact.slope[constants, constants]
         assert float((ratio - 1).abs().max()) < 2e-3
+
+
+def test_curvature_of_the_centered_score_is_an_information():
+    """Its slope is not symmetric, and an inverse of half of it gave standard errors of 29,000 %."""
+    head = head_of(0.4, wave=0.5)
+    found = informations(head, FROZEN, LAW, Strata.of(TailSettings(), lattice())).corrected
+    A, B = found.slope, found.variance
+    scale = found.curvature.diagonal().rsqrt()
+    assert float(((A - A.T) * scale * scale[:, None]).abs().max()) > 1e-2
+    expected = A.T @ torch.linalg.solve(B, A)
+    assert float(((found.curvature - expected) * scale * scale[:, None]).abs().max()) < 1e-6

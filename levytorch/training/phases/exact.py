@@ -115,7 +115,7 @@ class ExactFisher(Exact):
     def judge_grid(self) -> None:
         moved, used = self.head.flat() - self.began, self.engine.own
         assert used is not None
-        far = float(self.objective.n * moved @ used.products @ moved) > MOVED**2
+        far = float(self.objective.n * moved @ used.curvature @ moved) > MOVED**2
         jobs: list[Callable[[], Any]] = [self.setting.error]
         if far and self.course.problem.settings.std != "frozen":
             jobs.append(partial(self.setting.informations, self.done.R_theta))
@@ -124,7 +124,7 @@ class ExactFisher(Exact):
 
     def turned(self) -> float:
         own = self.latest or self.objective.own
-        return 0.0 if own is None else self.setting.turned(self.objective.n * own.products)
+        return 0.0 if own is None else self.setting.turned(self.objective.n * own.curvature)
 
     def result(self) -> tuple[Recovery, Likelihood]:
         if self.latest is not None:
@@ -292,7 +292,7 @@ class ExactObjective(FullBatchObjective):
             ev.tcf_gradient = slope * (ev.tcf > 0)
 
     def information(self, ev: Evaluation) -> Tensor:
-        return super().information(ev) if self.own is None else self.own.products
+        return super().information(ev) if self.own is None else self.own.curvature
 
     def covariance_of_law(self) -> Tensor | None:
         if self.own is None:
@@ -375,7 +375,7 @@ class ExactEngine(FisherEngine):
             assert objective.own is not None
             assert objective.own_at is not None
             moved = accepted.theta - objective.own_at
-            if float(objective.n * moved @ objective.own.products @ moved) > _STALE**2:
+            if float(objective.n * moved @ objective.own.curvature @ moved) > _STALE**2:
                 objective.own, objective.own_at = self.renewed(accepted.R_theta), accepted.theta
                 scoring.forget_curvature()
         return nll

@@ -99,7 +99,7 @@ class SimulatedObjective(FullBatchObjective):
         self.offset = pairs.main.gradient - nodes.main.gradient, tail
 
     def information(self, ev: Evaluation) -> Tensor:
-        return super().information(ev) if self.own is None else self.own.products
+        return super().information(ev) if self.own is None else self.own.curvature
 
     def covariance_of_law(self) -> Tensor | None:
         if self.own is None:
