@@ -152,6 +152,11 @@ class Head(nn.Module, ABC):
 
         def __call__(self, x: Tensor) -> Coefficients: ...
 
+    @property
+    def without_jumps(self) -> bool:
+        """Whether D_f is known to be zero."""
+        return self.known.get("D_f") == 0.0
+
     @cached_property
     def alpha_spec(self) -> AlphaSpec:
         """How alpha is treated; read off `forward` unless a head sets it."""

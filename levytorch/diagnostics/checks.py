@@ -192,7 +192,9 @@ class _Jobs:
             diagnosis.isotropy = check_isotropy(self.recovery.head, sample)
             if isinstance(fit, FitCheck):
                 diagnosis.arrays["fit"] = goodness_arrays(fit, sample, tangent.head)
-        if "jumps" in checks:
+        if "jumps" in checks and tangent.head.without_jumps:
+            diagnosis.jumps = Skipped("D_f is zero, so that the fit has no jumps")
+        elif "jumps" in checks:
             log_p = fit.log_p if isinstance(fit, FitCheck) else None
             diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
         for name, check in (("time", check_time), ("trajectories", check_trajectories)):

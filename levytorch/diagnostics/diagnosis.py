@@ -351,7 +351,7 @@ def _of_fit(fit: FitCheck, rejected: bool, recovery: Recovery, scale: float) -> 
         )
     if "D_o_D_f_correlation" not in recovery.metrics and (doubt := hardly_separable(recovery, fit.correlation)):
         out["hardly_separable"] = doubt
-    if fit.jumps * scale < FEW_JUMPS:
+    if fit.jumps * scale < FEW_JUMPS and not recovery.head.without_jumps:
         out["few_jumps"] = (
             f"only {round(fit.jumps * scale)} steps are clearly jumps, which determine D_f and a learned alpha; "
             "use more data or give alpha."
@@ -395,7 +395,8 @@ def earlier_alarms(recovery: Recovery) -> dict[str, str]:
     metrics = recovery.metrics
     if not recovery.converged:
         why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
-        out["not_converged"] = f"the engine stopped before it had converged{why}; raise max_steps."
+        remedy = metrics.get("remedy", "raise max_steps")
+        out["not_converged"] = f"the engine stopped before it had converged{why}; {remedy}."
     if (doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0))) is not None:
         out["hardly_separable"] = doubt
     if metrics.get("CT_halvings", 0) > 0:

@@ -77,7 +77,9 @@ def _convergence(report: FitReport) -> Verdict:
         return Verdict("Convergence", OK, f"The fit converged after {report.steps} steps.", how)
     why = f" ({report.not_converged})" if report.not_converged else ""
     sentence = "The fit stopped before it converged, so its errors do not hold."
-    if "steps" in why or not why:  # more of them help only where they ran out
+    if "remedy" in report.details:
+        sentence += f" {plain_sentence(report.details['remedy'])}"
+    elif "steps" in why or not why:  # more of them help only where they ran out
         sentence += " Raise max_steps."
     return Verdict("Convergence", BAD, sentence, how + why)
 

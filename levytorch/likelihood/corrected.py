@@ -202,7 +202,7 @@ def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:
 
 
 class Information(NamedTuple):
-    """Per pair, (P, P) each: slope A, variance B, and the curvature that scoring and penalties take: it is symmetric."""
+    """Per pair, (P, P) each: slope A, variance B, and the symmetric curvature that scoring and penalties take."""
 
     slope: Tensor
     variance: Tensor

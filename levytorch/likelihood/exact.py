@@ -28,7 +28,7 @@ from levytorch.likelihood.exact_step import ExactStep
 from levytorch.likelihood.laws import Capability, Law
 
 _NO_JUMPS = 1e-12  # jumps per step: fewer are none, whatever the data
-_GAUSSIAN = 6.0  # standard deviations, beyond which Gaussian steps are not found
+_GAUSSIAN = 5.0  # standard deviations, beyond which one Gaussian step in two million lies
 _UNLIKELY = 40.0  # in 1 / tempering: steps beyond are not found
 MANY_STEPS = 12  # distinct dt in one batch, each with tables of its own
 _POINTS = 400  # transitions by which accuracy is judged
@@ -130,7 +130,8 @@ class ExactLaw(Law):
             size = size.clamp(-_UNLIKELY / float(coarse.c.tempering), _UNLIKELY / float(coarse.c.tempering))
         jumps = float((coarse.c.D_f * spread ** (-2 * coarse.c.alpha)).max())  # expected beyond `spread` in one step
         if jumps < _NO_JUMPS:
-            size = size.clamp(-_GAUSSIAN * spread, _GAUSSIAN * spread)
+            node = ((x - head.origin) / head.period * rule.n).long() % rule.n
+            size = (size / spread).clamp(-_GAUSSIAN, _GAUSSIAN) * (2 * coarse.c.D_o[node]).sqrt()
         dx = (size + float(coarse.c.b.mean())) / coarse.unit
         return float((coarse.log_density(x, dx) - fine.log_density(x, dx)).abs().max())
 

@@ -32,7 +32,15 @@ from levytorch.likelihood.tail import TailCorrection
 from levytorch.training.engines.base import Maximised, maximise
 from levytorch.training.engines.fisher import FisherScoring
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import AS_WELL, Maximum, evaluation_of, given_zero, loss_without, vanishing
+from levytorch.training.report import (
+    AS_WELL,
+    Maximum,
+    alpha_at_bound,
+    evaluation_of,
+    given_zero,
+    loss_without,
+    vanishing,
+)
 
 ONE_STD = 0.5  # fall of the log-likelihood at one standard error
 UPPER = 0.5 * 1.6449**2  # and at the end of a one-sided interval of 95 %
@@ -70,9 +78,12 @@ def without_vanished(first: Maximum) -> tuple[Maximum, Vanished | None]:
     ev = evaluation_of(first.done.optimizer, objective)
     names = [n for n in vanishing(objective, ev) if loss_without(n, head, first.batch) < AS_WELL]
     gone = len(names) == 1
+    # jumps whose alpha has run to its end near 1 are no jumps, but a second D_o
+    like_D_o = head.learns_alpha and alpha_at_bound(head) == head.alpha_spec.link.high
     if not names:
         # where there are clear jumps the law without them has no finite slopes: D_f is then told from zero
-        names = [n for n in near_zero(objective, ev) if n == "D_o" or loss_without(n, head, first.batch) < _FAR]
+        near = near_zero(objective, ev) or ["D_f"] * like_D_o
+        names = [n for n in near if n == "D_o" or loss_without(n, head, first.batch) < _FAR]
     if len(names) != 1:
         return first, None
     name = names[0]
@@ -83,10 +94,12 @@ def without_vanished(first: Maximum) -> tuple[Maximum, Vanished | None]:
         return first, None
     fitted = first.engine.objective(own, done.optimizer, first.batch)
     best = fitted.n * fitted.value(evaluation_of(done.optimizer, fitted), penalised=False)
+    here = objective.n * objective.value(ev, penalised=False)
+    gone = gone or (name == "D_f" and like_D_o and best > here - AS_WELL)
     allowed = AS_WELL if gone else 2.0 * AS_WELL  # errors that are too wide do less harm than an estimate that is moved
     if gone and objective.penalty is not None and objective.penalty.active:
         allowed += 0.5 * len(ev.theta)  # what other strengths of the penalty may cost: nothing else has changed
-    if not best > objective.n * objective.value(ev, penalised=False) - allowed:
+    if not best > here - allowed:
         return first, None  # the data does tell it from zero, or this is another maximum, and a worse one
     found = replace(profile(name, own, fitted.penalty, first), gone=gone, alpha_learned=head.learns_alpha)
     warn_of(found)

@@ -426,6 +426,8 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
     if not found.converged:
         why = f": {details['not_converged']}" if "not_converged" in details else ""
         out.append(f"The fit did not converge{why}. Errors in brackets belong to a point that is not the maximum.")
+        if "remedy" in details:
+            out[-1] += f" {plain_sentence(details['remedy'])}"
     alpha = details.get("alpha")
     if alpha is not None and alpha <= 0.5 and not found.tempered:
         out.append(f"{LOCATION}.")

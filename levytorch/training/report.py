@@ -43,6 +43,7 @@ _DIFFERENCE = 1e-4  # of a parameter in internal units, for differences of gradi
 _AT_THE_END = 0.005  # from an end of the range of alpha
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 VANISHED = 1e-4
+_NOTHING, _NEARLY_ALL = 1e-3, 0.8  # of the unit of D_o, and of the pairs
 _AT_BOUND = 2e-3  # of a learned alpha from the end of its range
 AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
 # of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
@@ -99,13 +100,19 @@ def finish(maximum: Maximum) -> Recovery:
         )
     if not done.converged:
         metrics["not_converged"] = _why(engine, done.optimizer, head)
+        metrics["remedy"] = _remedy(engine, head, maximum.batch)
         _warn(
             f"the {engine.name} engine stopped after {done.steps} steps before it had converged "
-            f"({metrics['not_converged']}): standard errors are those of a maximum that was not reached; raise "
-            "max_steps, or read them with care."
+            f"({metrics['not_converged']}): standard errors are those of a maximum that was not reached; "
+            f"{metrics['remedy']}, or read them with care."
         )
     if (bound := alpha_at_bound(head)) is not None:
         metrics["alpha_at_bound"] = bound
+        _warn(
+            f"a learned alpha must lie within its bounds, found it at {bound:g}: the likelihood still rises there, "
+            "and its standard error has no meaning; widen alpha_bounds, or give alpha (near 1 jumps and D_o are "
+            "hardly separable)."
+        )
     cov = None
     scored = isinstance(head, LinearHead) or isinstance(engine, FisherEngine)
     if scored and isinstance(likelihood.law, FrozenLaw):
@@ -245,6 +252,24 @@ def _why(engine: Engine, optimizer: Optimizer, head: Head) -> str:
     return reason
 
 
+@torch.no_grad()
+def _remedy(engine: Engine, head: Head, batch: FullBatch) -> str:
+    """What makes such a fit converge.
+
+    Without a D_o at most states the likelihood has no maximum: D_o falls for ever there, and rises at a few pairs.
+    """
+    unsmoothed = isinstance(engine, FisherEngine) and engine.penalty == "none"
+    many = isinstance(head, LinearHead) and not head.is_constant
+    smoothing = " and engine='evidence'" if unsmoothed and many else ""
+    scaled = isinstance(head, LinearHead) and head.units.length * head.scale.length != 1.0
+    if scaled and many and "D_o" not in head.known:
+        D_o, weight = scalar_size(head(batch.main.x).D_o), batch.main.weight
+        share = float((weight * (D_o < _NOTHING * head.units.D_o)).sum() / weight.sum())
+        if share > _NEARLY_ALL:
+            return f"D_o is all but zero at {100 * share:.0f} % of the pairs: use D_o=0{smoothing} and compare the AIC"
+    return "raise max_steps" + (", use engine='evidence'" if smoothing and head.dim > 1 else "")
+
+
 def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:
     """Of the estimates of D_o and D_f."""
     head, mean = objective.head, None
@@ -310,12 +335,12 @@ def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
 
 @torch.no_grad()
 def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
-    """How much log-likelihood the main batch loses when D_o or D_f is exactly zero and all else stays."""
+    """How much log-likelihood the main batch loses when D_o or D_f is exactly zero and all else stays.
+
+    Without D_f, D_o may grow by what jumps of the size of a Brownian step add to it: near alpha = 1 they are the same.
+    """
     main = batch.main
     c = head(main.x)
-    # without jumps the law is a Gaussian: the smallest D_f that the quadrature takes
-    none = torch.zeros_like(c.D_o) if name == "D_o" else torch.full_like(c.D_f, 1e-300)
-    without = c._replace(**{name: none})
 
     def log_p(at: Coefficients) -> Tensor:
         lam = rate(at)
@@ -323,7 +348,16 @@ def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
             main.dx, at.b, at.D_o, at.D_f, at.alpha, main.dt, dim=head.dim, method="contour", tempering=lam
         )
 
-    return float((main.weight * (log_p(c) - log_p(without))).sum())
+    if name == "D_o":
+        without = [c._replace(D_o=torch.zeros_like(c.D_o))]
+    else:  # without jumps the law is a Gaussian: the smallest D_f that the quadrature takes
+        plain = c._replace(D_f=torch.full_like(c.D_f, 1e-300))
+        added = c.D_f * (2 * scalar_size(c.D_o) * main.dt) ** (1 - c.alpha)
+        if c.D_o.dim() > added.dim():
+            added = added[..., None, None] * torch.eye(head.dim, dtype=torch.float64)
+        without = [plain, plain._replace(D_o=c.D_o + added)]
+    value = log_p(c)
+    return min(float((main.weight * (value - log_p(other))).sum()) for other in without)
 
 
 def _warn_of_vanishing(losses: dict[str, float]) -> None:
@@ -344,21 +378,13 @@ def _warn_of_vanishing(losses: dict[str, float]) -> None:
 
 
 def alpha_at_bound(head: Head) -> float | None:
-    """The end of its range that a learned alpha has run to, with a warning; None: it lies within."""
+    """The end of its range that a learned alpha has run to; None: it lies within."""
     if not head.learns_alpha:
         return None
     link = head.alpha_spec.link
     with torch.no_grad():
         alpha = head(head.grid(64)).alpha
-    for end in (link.low, link.high):
-        if float((alpha - end).abs().min()) < _AT_BOUND:
-            _warn(
-                f"a learned alpha must lie within its bounds, found it at {end:g}: the likelihood still rises there, "
-                "and its standard error has no meaning; widen alpha_bounds, or give alpha (near 1 jumps and D_o are "
-                "hardly separable)."
-            )
-            return end
-    return None
+    return next((end for end in (link.low, link.high) if float((alpha - end).abs().min()) < _AT_BOUND), None)
 
 
 def given_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:

@@ -187,7 +187,9 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
         isinstance(value, str) and len(value) <= _LONGEST
     ),  # the name may be that of a law of one's own
     "tail_method": lambda value: isinstance(value, str) and value in _METHODS,
-    **dict.fromkeys(("not_converged", "region", "engine", "law_reason"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(
+        ("not_converged", "remedy", "region", "engine", "law_reason"), lambda value: isinstance(value, str)
+    ),
 }
 # metrics that are never None
 _ALWAYS = {"law", "states", "n_main", "steps", "parameters", "engine", "vanishing", "at_zero", "left_out_of_series"}

@@ -72,12 +72,17 @@ def test_gaussian_data_need_no_jumps():
     rng = np.random.default_rng(4)
     x = rng.uniform(0, 2 * np.pi, 8000)
     data = Transitions(x, np.sin(x) * DT + np.sqrt(2 * (2 + np.cos(x)) * DT) * rng.standard_normal(8000), DT)
-    found = quiet(recover, data, alpha=0.5, n_basis=3, law="frozen")
+    found = quiet(recover, data, alpha=0.5, n_basis=3, law="frozen", D_f=1e-12)
     with pytest.warns(LevytorchWarning, match="without jumps"):
         diagnosis = diagnose(found, data, checks=("jumps",))
     assert not diagnosis.jumps.needed
-    assert diagnosis.jumps.extra == 0  # D_f has vanished: both laws are Gaussian, fitted in two ways
+    assert diagnosis.jumps.extra == 0  # both laws are Gaussian, fitted in two ways
     assert abs(diagnosis.jumps.gain) < 1  # the check compares sums over bins of x
+    found = quiet(recover, data, alpha="learn", n_basis=3, law="frozen")
+    assert "D_f" in found.metrics["at_zero"]
+    diagnosis = diagnose(found, data, checks=("fit", "jumps"))
+    assert "no jumps" in diagnosis.jumps.reason
+    assert not diagnosis.alarms
 
 
 @pytest.mark.parametrize("kind", ["none", "tcf", "TRT"])

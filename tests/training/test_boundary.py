@@ -45,11 +45,12 @@ def test_errors_near_a_boundary_are_profiled():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 102])
+@pytest.mark.parametrize("seed", [0, 102, 211])
 def test_brownian_data_with_alpha_learned(seed):
     """D_f leaves the parameters, V.std is that of a diffusion, and alpha is said to be unknown.
 
     Seed 102: without D_f the penalty smooths b more, for 2 units of log-likelihood, taken for jumps.
+    Seed 211: alpha runs to its upper end, where D_f takes a part of D_o.
     """
     data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.0, alpha=0.6), 100, 100, 0.05, seed=seed).transitions()
     with pytest.warns(LevytorchWarning, match="D_f is estimated as zero"):

@@ -14,7 +14,7 @@ from levytorch.errors import LevytorchWarning
 from levytorch.training import selection
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.module import LevyModule
-from levytorch.training.phases import prepare
+from levytorch.training.phases import last_layer, prepare
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
 from tests.golden import cases
@@ -166,3 +166,14 @@ def test_a_tail_correction_that_never_starts_is_a_warning(pairs):
     with pytest.warns(LevytorchWarning, match="never mixed in"):
         found = recover(pairs, **LINEAR, engine="adam", max_steps=20, window=10, tail=tail)
     assert found.tcf == 0.0
+
+
+def test_a_tail_correction_that_the_last_layer_alone_uses_is_no_warning(pairs, monkeypatch):
+    monkeypatch.setattr(last_layer, "PASSES", 2)
+    tail = {"CT": 2.0, "TRT": 20.0, "start": 100}
+    network = {"alpha": 0.3, "coefficients": "mlp", "width": 4, "depth": 1}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = recover(pairs, **network, engine="adam", max_steps=20, window=10, tail=tail)
+    assert found.tcf > 0
+    assert not [one for one in told if "never mixed in" in str(one.message)]

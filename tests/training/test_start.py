@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import LevytorchWarning, Trajectories, recover
+from levytorch import LevytorchWarning, Trajectories, Transitions, recover
 from levytorch.law import LevyStep
 from levytorch.training.settings import make_settings
 from levytorch.training.start import guess_from, starting_head
@@ -81,6 +81,20 @@ def test_a_fit_that_stops_too_early_says_what_is_missing(scales):
     assert not found.converged
     assert "log-likelihood can still be raised by about" in found.metrics["not_converged"]
     assert found.metrics["not_converged"] in repr(found)
+
+
+def test_a_D_o_that_is_zero_almost_everywhere_is_named_and_leaving_it_out_helps():
+    """Steps in the plane are pure jumps but for a few: D_o falls for ever at the others."""
+    x = np.random.default_rng(5).normal(size=(600, 2))
+    torch.manual_seed(5)
+    dx = LevyStep(0.0, 1e-12, 0.05, 0.3, 1.0, dim=2).sample((600,)).numpy()
+    few = x[:, 0] > 1.4
+    dx[few] += np.random.default_rng(1).normal(size=(few.sum(), 2))
+    options = {"alpha": "learn", "period": None, "n_basis": 4, "law": "frozen"}
+    with pytest.warns(LevytorchWarning, match="zero at 9. % of the pairs: use D_o=0 and engine='evidence'"):
+        found = recover(Transitions(x, dx, 1.0), **options, max_steps=20)
+    assert found.metrics["remedy"] in " ".join(found.report.notes)
+    assert recover(Transitions(x, dx, 1.0), **options, D_o=0, engine="evidence").converged
 
 
 @pytest.mark.slow

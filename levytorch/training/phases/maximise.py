@@ -125,17 +125,20 @@ class OwnLaw(Maximise):
         batches = (data.fitted, data.observed, data.facts, data.samples)
         course.maximum = Maximum(likelihood, self.engine, self.done, *batches)
         course.answer = self
-        self._check_tcf()
         return None
 
     def result(self) -> tuple[Recovery, Likelihood]:
+        self._check_tcf()
         recovery = finish(self.course.end)
         recovery.metrics |= {"law": self.likelihood.law.name, "law_reason": self.course.reason}
         recovery.own_law = self.likelihood.law
         return recovery, self.course.end.likelihood
 
     def _check_tcf(self) -> None:
-        """Warn of a TCF that was never used, or that an average over too few steps makes noisy."""
+        """Warn of a TCF that was never used, or that an average over too few steps makes noisy.
+
+        A later phase, whose answer then stands instead of this one, may have used it.
+        """
         tail, steps = self.likelihood.tail, self.steps
         tcf = self.likelihood.correction.tcf
         if self.engine.full_batch or tail.method != "tcf":
@@ -169,6 +172,7 @@ class Frozen(OwnLaw):
         return None
 
     def result(self) -> tuple[Recovery, Likelihood]:
+        self._check_tcf()
         maximum, reason = self.course.end, self.course.reason
         recovery = finish(maximum)
         recovery.metrics |= {"law": "frozen", "law_reason": reason, "law_judged": self.course.judged}
