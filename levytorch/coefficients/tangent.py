@@ -180,12 +180,6 @@ class TangentHead(LinearHead):
         self.z0 = torch.where(self.prior_precision > 0, gradient / self.prior_precision.clamp(min=1e-300), self.z0)
         self.set_flat(self.z0)
 
-    @property
-    def separate(self) -> bool:
-        """Whether every coordinate moves one predictor only, as it is where each coefficient has its own network."""
-        used = [p for p in self._parts if p.stop > p.start]
-        return len({p.start for p in used}) == len(used)
-
     def part(self, row: int) -> slice:
         return self._parts[row]
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -58,6 +58,23 @@ class Lattice(Tables):
     reach: float
     dropped: dict[str, int]
     x_range: tuple[float, float]
+
+    def quantiles_of_states(self, levels: Sequence[float], axis: int = 0) -> list[float]:
+        """Quantiles of the states; the first and the last level are their ends."""
+        counts = self.counts_of_states()
+        order = np.argsort(counts.x.numpy(), kind="stable")
+        x, total = counts.x.numpy()[order], np.cumsum(counts.pairs.numpy()[order])
+        found = x[np.searchsorted(total, np.asarray(levels[1:-1]) * total[-1])].tolist()
+        return [self.x_range[0], *found, self.x_range[1]]
+
+    def starting_in(self, bounds: Sequence[tuple[float, float]]) -> Self:
+        """The lattice itself: pairs that start elsewhere are cut from its batch."""
+        return self
+
+    def some_states(self, most: int) -> tuple[Tensor, Tensor]:
+        """The states of all nodes, and how many pairs are there."""
+        states = self.counts_of_states()
+        return states.x, states.pairs
 
     # ---------------------------------------------------------------------------------------------------------- making
 

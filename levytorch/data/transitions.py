@@ -8,9 +8,9 @@ by every selection and by censoring.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from levytorch.convert import Integers, shown
 from levytorch.data.arrays import finite_pairs, floats, integers, label, row_selection, steps
 from levytorch.data.describe import describe
-from levytorch.data.quantiles import cut, median
+from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.data.store import Entry, MemoryColumns, Sink, as_tensor, digest
 from levytorch.data.thresholds import Threshold, check_censoring, threshold_at
 from levytorch.errors import InputError
@@ -28,6 +28,7 @@ from levytorch.errors import InputError
 if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
 
+OUTSIDE = "outside the window"
 BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
 
 
@@ -210,7 +211,7 @@ class Transitions:
         """The pairs of a mask, a slice or an index; mu stays that of the data they came from."""
         return self._take(which, {})
 
-    def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
+    def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Self:
         if isinstance(which, (int, np.integer)) and not isinstance(which, np.timedelta64):
             if isinstance(which, bool) or not -len(self) <= which < len(self):
                 raise NoSuchPair(
@@ -427,6 +428,28 @@ class Transitions:
         from levytorch.data.lattice import Lattice
 
         return Lattice.from_transitions(self, **options)
+
+    def quantiles_of_states(self, levels: Sequence[float], axis: int = 0) -> list[float]:
+        """Quantiles of a coordinate of the states."""
+        column = self.x if self.dim == 1 else self.x[:, axis]
+        return quantiles(cut(column.numpy()), len(self), levels)
+
+    def starting_in(self, bounds: Sequence[tuple[float, float]]) -> Self:
+        """The pairs that start within these bounds, one (low, high) per coordinate."""
+        keep = np.ones(len(self), dtype=bool)
+        for rows in self.blocks():
+            columns = self.x[rows].reshape(rows.stop - rows.start, -1).T
+            for column, (low, high) in zip(columns.numpy(), bounds):
+                keep[rows] &= (column >= low) & (column <= high)
+        lost = len(self) - int(np.count_nonzero(keep))
+        if lost == len(self):
+            raise InputError(f"the window must hold states of the data, found none in {bounds}; choose it within them.")
+        return self if not lost else self._take(torch.from_numpy(keep), {OUTSIDE: lost})
+
+    def some_states(self, most: int) -> tuple[Tensor, Tensor]:
+        """Every so many-th state, and its weight; at most about so many."""
+        x = self.x[:: max(1, len(self) // most)]
+        return x, torch.ones(len(x))
 
     def describe(self) -> str:
         """A page of facts: counts, dt, quantiles of dx, and every pair that was dropped, with the reason."""

@@ -25,7 +25,7 @@ from levytorch.policy.checks import (
 )
 from levytorch.policy.estimation import TAILS_LOST, DataValue, Estimation
 from levytorch.spaces.splines import check_n_basis
-from levytorch.training.start import inside, kept_range
+from levytorch.training.start import kept_range
 
 MOST = 401  # functions of V; their matrices are held for every block
 MOST_IN_PLANE = 21  # per coordinate
@@ -155,7 +155,7 @@ def prepare(
         functions = PlaneBasis(n_basis, space)
     elif period is None or (recovery is not None and is_line(recovery)):
         functions = _on_a_line(transitions, recovery, n_basis)
-        kept = inside(transitions, [functions.window])  # the pairs that start in it
+        kept = transitions.starting_in([functions.window])  # the pairs that start in it
         assert isinstance(kept, Transitions)
         transitions = kept
         if hasattr(reward, "check_covers"):

@@ -8,8 +8,10 @@ alone; otherwise the pairs themselves know their block.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,63 +35,70 @@ _WORTH = 50_000  # pairs from which on a lattice pays when they are gone over ag
 
 
 @dataclass
-class Blocks:
-    """observed: pairs, or a lattice with blocks, in the units of a fit; both are cut when they are first needed.
+class Blocks(ABC):
+    """The data of a fit, in the units of a fit; it is cut into blocks when these are first needed.
 
-    law, treatment: how a fit has looked at them, and treated lost tails. trajectories: see `clusters`, of a lattice.
+    law, treatment: how a fit has looked at them, and treated lost tails.
     """
 
-    observed: Pools | Lattice
+    observed: Any
     law: Law | None = None
     treatment: TailSettings | None = None
     units: Units = field(default_factory=Units)
-    trajectories: Tensor | None = None
 
+    # -- what kinds of data differ in ---------------------------------------------------------------------------------
     @property
+    @abstractmethod
     def n_blocks(self) -> int:
         """Blocks, of which a few may be empty."""
-        return self.observed.n_blocks if isinstance(self.observed, Lattice) else min(N_BLOCKS, self.observed.n_main)
 
+    @property
+    @abstractmethod
+    def clusters(self) -> Tensor | None:
+        """(n_blocks,): the trajectory that each block is a part of, where blocks are parts of a few trajectories."""
+
+    @abstractmethod
+    def entries(self, pool: str) -> Batch:
+        """All entries of a pool; `weight` says which block they are of."""
+
+    @property
+    @abstractmethod
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Pairs of every block in the main and in the tail pool, (n_blocks,) each."""
+
+    @abstractmethod
+    def weights(self, part: Batch, times: Tensor) -> Tensor:
+        """Weight of every entry of a pool when block k counts times[k] times."""
+
+    @abstractmethod
+    def sums(self, part: Batch, values: Tensor) -> Tensor:
+        """Per block, sums over the entries of a pool: (c, n) -> (n_blocks, c)."""
+
+    @abstractmethod
+    def counts(self, bins: StateBins, pool: str) -> Tensor:
+        """Pairs of a pool that start in each bin of states, (n_blocks, M)."""
+
+    def on_nodes(self, likelihood: Likelihood) -> Likelihood:
+        """The same, with the nodes of a lattice as its bins, where these are all the states that it will meet."""
+        return likelihood
+
+    def on_a_lattice(self, head: Head, mode: str = "auto") -> Blocks:
+        """The same blocks on a lattice, where that is possible and pays for going over them again and again."""
+        return self
+
+    # -- what they share ----------------------------------------------------------------------------------------------
     @property
     def once(self) -> Tensor:
         """(n_blocks,): every block once."""
         return torch.ones(self.n_blocks, dtype=torch.float64)
 
     @cached_property
-    def clusters(self) -> Tensor | None:
-        """(n_blocks,): the trajectory that each block is a part of, where blocks are parts of a few trajectories."""
-        if isinstance(self.observed, Lattice):
-            return self.trajectories
-        return trajectory_of_blocks(self.observed.data, self.n_blocks)
-
-    @cached_property
     def main(self) -> Batch:
-        """All entries; weight is (n_blocks, n) for a lattice, the block of each pair (n,) otherwise."""
-        return self._of("main")
+        return self.entries("main")
 
     @cached_property
     def tail(self) -> Batch | None:
-        """Those of the tail pool."""
-        return self._of("tail") if self.observed.n_tail else None
-
-    @cached_property
-    def pairs(self) -> tuple[Tensor, Tensor]:
-        """Pairs of every block in the main and in the tail pool, (n_blocks,) each."""
-        if isinstance(self.observed, Lattice):
-            counts = [
-                torch.from_numpy(self.observed.pairs_per_block(pool)) if n else torch.zeros_like(self.once)
-                for pool, n in (("main", self.observed.n_main), ("tail", self.observed.n_tail))
-            ]
-            return counts[0], counts[1]
-        ids = [
-            part.weight if part is not None else torch.empty(0, dtype=torch.int64) for part in (self.main, self.tail)
-        ]
-        main, tail = (torch.bincount(i, minlength=self.n_blocks).to(torch.float64) for i in ids)
-        return main, tail
-
-    def weights(self, part: Batch, times: Tensor) -> Tensor:
-        """Weight of every entry of a pool when block k counts times[k] times."""
-        return times @ part.weight if part.weight.dim() == 2 else times[part.weight]
+        return self.entries("tail") if self.observed.n_tail else None
 
     def weighted(self, times: Tensor) -> FullBatch:
         """The data in which block k counts times[k] times."""
@@ -114,41 +123,11 @@ class Blocks:
         """Every block once."""
         return self.weighted(self.once)
 
-    def sums(self, part: Batch, values: Tensor) -> Tensor:
-        """Per block, sums over the entries of a pool: (c, n) -> (n_blocks, c)."""
-        if part.weight.dim() == 2:
-            return part.weight @ values.T
-        out = torch.zeros((self.n_blocks, values.shape[0]), dtype=torch.float64)
-        return out.index_add_(0, part.weight, values.T.contiguous())
-
     def likelihood(self, head: Head, law: Law, tail: TailSettings) -> Likelihood:
         """That of all data once."""
         likelihood = Likelihood(head, law, tail)
         likelihood.observe(self.observed)
         return likelihood
-
-    def on_nodes(self, likelihood: Likelihood) -> Likelihood:
-        """The same, with the nodes of the lattice as its bins, where these are all the states that it will meet."""
-        if likelihood.masses is not None or not isinstance(self.observed, Lattice):
-            return likelihood
-        grid, head = self.observed.grid, likelihood.head
-        apart = (grid.origin - head.origin) / grid.spacing if grid.period == head.period else 0.5
-        if head.is_constant or head.period is None or abs(apart - round(apart)) > 1e-9:
-            return likelihood
-        bins = StateBins(head, torch.from_numpy(self.observed.dt), grid.n_x, centered=True)
-        return replace(likelihood, bins=bins)
-
-    def counts(self, bins: StateBins, pool: str) -> Tensor:
-        """Pairs of a pool that start in each bin of states, (n_blocks, M)."""
-        M = len(bins)
-        if isinstance(self.observed, Lattice):
-            states = self.observed.counts_of_states(pool, per_block=True)
-            out = torch.zeros((self.n_blocks, M), dtype=torch.float64)
-            return out.index_add_(1, bins.index(states.x, states.dt), states.pairs)
-        part = self.main if pool == "main" else self.tail
-        assert part is not None
-        index = part.weight * M + bins.index(part.x, part.dt)
-        return torch.bincount(index, minlength=self.n_blocks * M).to(torch.float64).reshape(self.n_blocks, M)
 
     def state_counts(self, likelihood: Likelihood) -> tuple[Tensor, Tensor] | None:
         """`counts` of the main and the tail pool, where the likelihood has tail masses to average over them."""
@@ -157,11 +136,22 @@ class Blocks:
         main = self.counts(likelihood.bins, "main")
         return main, self.counts(likelihood.bins, "tail") if self.tail is not None else 0.0 * main
 
-    def _of(self, pool: str) -> Batch:
-        if isinstance(self.observed, Lattice):
-            batch = self.observed.batch_of_blocks(pool)
-            one_dt = len(self.observed.dt) == 1
-            return batch._replace(dt=batch.dt[:1].expand(len(batch.x))) if one_dt else batch
+
+@dataclass
+class PairBlocks(Blocks):
+    """Pairs themselves; `weight` of their entries is the block of each, (n,)."""
+
+    observed: Pools
+
+    @property
+    def n_blocks(self) -> int:
+        return min(N_BLOCKS, self.observed.n_main)
+
+    @cached_property
+    def clusters(self) -> Tensor | None:
+        return trajectory_of_blocks(self.observed.data, self.n_blocks)
+
+    def entries(self, pool: str) -> Batch:
         main = self.observed.main
         ids = block_of(main, self.n_blocks)
         if pool == "main":
@@ -169,6 +159,92 @@ class Blocks:
         rows = self.observed.tail
         dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
         return Batch(main.states[rows], main.dx[rows], dt, ids[rows])
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        nothing = torch.empty(0, dtype=torch.int64)
+        ids = (self.main.weight, nothing if self.tail is None else self.tail.weight)
+        main, tail = (torch.bincount(i, minlength=self.n_blocks).to(torch.float64) for i in ids)
+        return main, tail
+
+    def weights(self, part: Batch, times: Tensor) -> Tensor:
+        return times[part.weight]
+
+    def sums(self, part: Batch, values: Tensor) -> Tensor:
+        out = torch.zeros((self.n_blocks, values.shape[0]), dtype=torch.float64)
+        return out.index_add_(0, part.weight, values.T.contiguous())
+
+    def counts(self, bins: StateBins, pool: str) -> Tensor:
+        M = len(bins)
+        part = self.main if pool == "main" else self.tail
+        assert part is not None
+        index = part.weight * M + bins.index(part.x, part.dt)
+        return torch.bincount(index, minlength=self.n_blocks * M).to(torch.float64).reshape(self.n_blocks, M)
+
+    def on_a_lattice(self, head: Head, mode: str = "auto") -> Blocks:
+        data = self.observed.data
+        if mode == "never" or not wanted(data, "auto", _WORTH):
+            return self
+        lattice = lattice_of(self.observed, head.period, head.origin, n_blocks_for(data))
+        trajectories = trajectory_of_blocks(data, lattice.n_blocks)
+        return LatticeBlocks(lattice, self.law, self.treatment, self.units, trajectories)
+
+
+@dataclass
+class LatticeBlocks(Blocks):
+    """Nodes of a lattice; `weight` of their entries is one per block, (n_blocks, n). trajectories: see `clusters`."""
+
+    observed: Lattice
+    trajectories: Tensor | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        return self.observed.n_blocks
+
+    @property
+    def clusters(self) -> Tensor | None:
+        return self.trajectories
+
+    def entries(self, pool: str) -> Batch:
+        batch = self.observed.batch_of_blocks(pool)
+        one_dt = len(self.observed.dt) == 1
+        return batch._replace(dt=batch.dt[:1].expand(len(batch.x))) if one_dt else batch
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        main, tail = (
+            torch.from_numpy(self.observed.pairs_per_block(pool)) if n else torch.zeros_like(self.once)
+            for pool, n in (("main", self.observed.n_main), ("tail", self.observed.n_tail))
+        )
+        return main, tail
+
+    def weights(self, part: Batch, times: Tensor) -> Tensor:
+        return times @ part.weight
+
+    def sums(self, part: Batch, values: Tensor) -> Tensor:
+        return part.weight @ values.T
+
+    def counts(self, bins: StateBins, pool: str) -> Tensor:
+        states = self.observed.counts_of_states(pool, per_block=True)
+        out = torch.zeros((self.n_blocks, len(bins)), dtype=torch.float64)
+        return out.index_add_(1, bins.index(states.x, states.dt), states.pairs)
+
+    def on_nodes(self, likelihood: Likelihood) -> Likelihood:
+        if likelihood.masses is not None:
+            return likelihood
+        grid, head = self.observed.grid, likelihood.head
+        apart = (grid.origin - head.origin) / grid.spacing if grid.period == head.period else 0.5
+        if head.is_constant or head.period is None or abs(apart - round(apart)) > 1e-9:
+            return likelihood
+        bins = StateBins(head, torch.from_numpy(self.observed.dt), grid.n_x, centered=True)
+        return replace(likelihood, bins=bins)
+
+
+def blocks_of(data: Pools | Lattice, units: Units, treatment: TailSettings | None = None) -> Blocks:
+    """Blocks of data in these units."""
+    if isinstance(data, Lattice):
+        return LatticeBlocks(data, units=units, treatment=treatment)
+    return PairBlocks(data, units=units, treatment=treatment)
 
 
 def block_of(pairs: Transitions, n_blocks: int) -> Tensor:
@@ -210,17 +286,8 @@ def kept_for_later(data: Pools | Lattice, units: Units, pairs: Transitions | Non
     """
     if isinstance(data, Lattice):
         trajectories = None if pairs is None else trajectory_of_blocks(pairs, data.n_blocks)
-        return Blocks(data, units=units, trajectories=trajectories) if data.n_blocks > 1 else None
-    return Blocks(data, units=units) if data.n_main <= MOST_PAIRS else None
-
-
-def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:
-    """The same blocks on a lattice, where that is possible and pays for going over them again and again."""
-    data = blocks.observed
-    if isinstance(data, Lattice) or mode == "never" or not wanted(data.data, "auto", _WORTH):
-        return blocks
-    lattice = lattice_of(data, head.period, head.origin, n_blocks_for(data.data))
-    return replace(blocks, observed=lattice, trajectories=trajectory_of_blocks(data.data, lattice.n_blocks))
+        return LatticeBlocks(data, units=units, trajectories=trajectories) if data.n_blocks > 1 else None
+    return PairBlocks(data, units=units) if data.n_main <= MOST_PAIRS else None
 
 
 def n_blocks_for(transitions: Transitions) -> int:

@@ -63,9 +63,7 @@ def common_settings(transitions: Transitions, settings: FitSettings) -> tuple[Tr
     if settings.plain is None:
         return transitions, settings
     if settings.head.period is None:
-        kept, settings = on_the_line(transitions, settings)
-        assert isinstance(kept, Transitions)
-        transitions = kept
+        transitions, settings = on_the_line(transitions, settings)
     exponent = settings.tempering.learned and settings.alpha.learned
     if settings.units != "data" and not exponent:
         return transitions, settings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from levytorch.coefficients import LinearHead
 from levytorch.convert import shown
-from levytorch.data.batches import FullBatch, Pools, full_batch
+from levytorch.data.batches import FullBatch, full_batch
 from levytorch.data.transitions import Transitions
 from levytorch.distributed.cluster import Runner, running
 from levytorch.distributed.files import Files, can_be_a_lattice
@@ -20,7 +20,7 @@ from levytorch.distributed.lattices import Progress
 from levytorch.distributed.pairs import Distant, DistantBatch, PairsOfFiles
 from levytorch.errors import InputError
 from levytorch.likelihood.objective import Sweep
-from levytorch.training.blocks import N_BLOCKS, Blocks, n_blocks_for
+from levytorch.training.blocks import N_BLOCKS, PairBlocks, n_blocks_for
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.fit import Fit, fitted
 from levytorch.training.problem import Problem, problem_of, settings_for
@@ -72,7 +72,7 @@ def recover_files(data: Any, settings: FitSettings, client: Any) -> Recovery:
 
 
 @dataclass
-class BlocksOfFiles(Blocks):
+class BlocksOfFiles(PairBlocks):
     """The pairs of files, known here by a sample (`observed`): as many files as there are make a block, 60 at most."""
 
     pairs_of: PairsOfFiles | None = None
@@ -92,7 +92,6 @@ class BlocksOfFiles(Blocks):
 
     @property
     def whole(self) -> FullBatch:
-        assert isinstance(self.observed, Pools)
         assert self.pairs_of is not None
         return self.pairs_of.of_sample(full_batch(self.observed), (self.units.length, self.units.time))
 

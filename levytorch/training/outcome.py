@@ -108,15 +108,7 @@ def observed_states(recovery: Any, data: Transitions | Lattice) -> Tensor:
 
     States on a circle are folded into one period. Those outside the window of a line were not fitted, and are left out.
     """
-    if isinstance(data, Lattice):
-        bins = data.counts_of_states()
-        x, weight = bins.x, bins.pairs
-        if recovery.dim > 1:
-            generator = torch.Generator().manual_seed(0)
-            x, weight = x[torch.multinomial(weight, KEPT, replacement=True, generator=generator)], torch.ones(KEPT)
-    else:
-        x = data.x[:: max(1, len(data) // (KEPT if recovery.dim > 1 else 200_000))]
-        weight = torch.ones(len(x))
+    x, weight = data.some_states(KEPT if recovery.dim > 1 else 200_000)
     if recovery.period is None:
         low, high = torch.as_tensor(recovery.head.bounds, dtype=torch.float64).T
         within = (x >= low) & (x <= high)

@@ -25,6 +25,7 @@ from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.describe import in_degrees
 from levytorch.data.lattice import Lattice, lattice_of
+from levytorch.data.transitions import OUTSIDE
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.laws import Missing, distinct_steps
@@ -37,12 +38,10 @@ from levytorch.training.memory import settled_memory, with_inputs, with_settled_
 from levytorch.training.selection import Selection
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
-    OUTSIDE,
     Fitting,
     cells_differ,
     cut_batch,
     guess_from,
-    inside,
     on_the_line,
     resolve_tail,
     starting_head,
@@ -181,7 +180,7 @@ def restored(given: Transitions | Lattice, settings: FitSettings, settled: Mappi
     if settings.has_inputs:
         assert isinstance(data, Transitions)
         data, settings = with_inputs(data, with_settled_memory(settings, settled["memory"]))
-    train, held_out = _held_out(data if kept is None else inside(data, kept), settings)
+    train, held_out = _held_out(data if kept is None else data.starting_in(kept), settings)
     head = starting_head(settings, guess, train, settled["theta"])
     selection = None if settled["selection"] is None else Selection.from_state(settled["selection"])
     guessed, began = settled["guessed_CT"], time.perf_counter()

@@ -25,7 +25,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.network import LayerPenalty, prior_of
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection, TailSettings
-from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.blocks import Blocks, blocks_of, counted
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.inputs import with_inputs_of
@@ -198,7 +198,7 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
     if blocks.n_blocks < 2:
         raise InputError("data must come in at least two blocks, found one; make the lattice with n_blocks=60.")
     head = copy.deepcopy(recovery.head).in_units(blocks.units)
-    blocks = quick(blocks, head)
+    blocks = blocks.on_a_lattice(head)
     law = recovery.own_law or blocks.law or FrozenLaw(steady_method("auto", head), recovery.dim)
     if recovery.shift is not None:
         head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
@@ -242,7 +242,7 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
     units = recovery.head.units if recovery.own_law is None else Units()
     scale = units.length, units.time
     if isinstance(data, Lattice):
-        return Blocks(data.in_units(*scale), treatment=tail, units=units)
+        return blocks_of(data.in_units(*scale), units, tail)
     if not isinstance(data, Transitions):
         raise InputError(
             f"data must be the Transitions or the Lattice of the fit, found {type(data).__name__}; use .transitions()."
@@ -252,7 +252,7 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
     strata = tail.active and not (method == "conditional" and tail.conditions_on == "TRT")
     cut = None if not strata else threshold_from(of_dt) if of_dt else CT
     pools = make_pools(data, CT=cut, TRT=TRT, min_tail=1).in_units(*scale)
-    return Blocks(pools, treatment=tail, units=units)
+    return blocks_of(pools, units, tail)
 
 
 class Centered:

@@ -19,7 +19,7 @@ from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.penalty import Strength
-from levytorch.training.blocks import Blocks, counted, per_pair, quick
+from levytorch.training.blocks import Blocks, counted, per_pair
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.reweighting import Reweighting
@@ -301,7 +301,7 @@ def cross_validation(problem: Problem, blocks: Blocks | None) -> CrossValidation
             "lattice with n_blocks=60."
         )
     settings = problem.settings
-    blocks = quick(blocks, problem.head.in_units(blocks.units), settings.data.get("lattice") or "auto")
+    blocks = blocks.on_a_lattice(problem.head.in_units(blocks.units), settings.data.get("lattice") or "auto")
     return next(kind for kind in VALIDATIONS if kind.name in settings.left_open)(problem, blocks)
 
 

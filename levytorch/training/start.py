@@ -14,9 +14,9 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from levytorch.coefficients.network import NetworkHead
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
-from levytorch.data.quantiles import cut, order_statistics, quantiles
+from levytorch.data.quantiles import cut, order_statistics
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.likelihood.tail import TailSettings
@@ -48,10 +48,23 @@ Fitting = Callable[[Transitions, FitSettings], "Recovery"]
 _PLACES, _STEPS = 48, 200_000  # of a period, or states of a lattice; steps from these that stand for all of them
 _AGREES = 3.0  # standard deviations within which a count is what the core of the law says
 _AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and agreement may cost the answer
-OUTSIDE = "outside the window"
 _CENTRAL = (0.005, 0.995)  # quantiles of the states
 _NEAR = 0.1  # of their distance: so far beyond the central ones states are kept, which the ends of a fit rest on
 _MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little beyond the last pair
+
+
+class StatesOfData(Protocol):
+    """What pairs and a lattice both say of the states that they were observed at."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def quantiles_of_states(self, levels: Sequence[float], axis: int = 0) -> list[float]: ...
+
+    def starting_in(self, bounds: Sequence[tuple[float, float]]) -> Self: ...
+
+
+Pairs = TypeVar("Pairs", bound=StatesOfData)
 
 
 def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
@@ -239,42 +252,29 @@ def _preliminary_CT(transitions: Transitions, settings: FitSettings, fit: Fittin
 # -- a line ------------------------------------------------------------------------------------------------------------
 
 
-def on_the_line(data: Transitions | Lattice, settings: FitSettings) -> tuple[Transitions | Lattice, FitSettings]:
+def on_the_line(data: Pairs, settings: FitSettings) -> tuple[Pairs, FitSettings]:
     """Fills in the window and the knots of a head on a line, and leaves out the pairs that start elsewhere."""
     if settings.plain is None:
-        return inside(data, settings.head.bounds), settings
+        return data.starting_in(settings.head.bounds), settings
     plain = dict(settings.plain)
     given = plain.get("window")
-    dim = 1 if isinstance(data, Lattice) else data.dim
     if given is None:
-        ranges = [kept_range(data, axis) for axis in range(dim)]
-        data = inside(data, ranges)
+        ranges = [kept_range(data, axis) for axis in range(data.dim)]
+        data = data.starting_in(ranges)
         windows = [_widened(low, high) for low, high in ranges]
-        plain["window"] = list(windows[0]) if dim == 1 else [list(pair) for pair in windows]
+        plain["window"] = list(windows[0]) if data.dim == 1 else [list(pair) for pair in windows]
     else:
-        data = inside(data, [tuple(given)] if dim == 1 else [tuple(pair) for pair in given])
+        data = data.starting_in([tuple(given)] if data.dim == 1 else [tuple(pair) for pair in given])
     if plain.get("knots") == "quantiles":
         plain["knots"] = _knots(data, int(plain["n_basis"]), plain["window"])
     return data, settings if plain == settings.plain else settings.with_head(plain)
 
 
-def kept_range(data: Transitions | Lattice, axis: int = 0) -> tuple[float, float]:
+def kept_range(data: StatesOfData, axis: int = 0) -> tuple[float, float]:
     """All states, but for excursions: those far beyond 99 % of the others."""
-    low, first, last, high = _levels(data, axis, (0.0, *_CENTRAL, 1.0))
+    low, first, last, high = data.quantiles_of_states((0.0, *_CENTRAL, 1.0), axis)
     near = _NEAR * (last - first)
     return max(low, first - near), min(high, last + near)
-
-
-def _levels(data: Transitions | Lattice, axis: int, levels: tuple[float, ...]) -> list[float]:
-    """Quantiles of a coordinate of the states."""
-    if isinstance(data, Lattice):
-        counts = data.counts_of_states()
-        order = np.argsort(counts.x.numpy(), kind="stable")
-        x, total = counts.x.numpy()[order], np.cumsum(counts.pairs.numpy()[order])
-        found = x[np.searchsorted(total, np.asarray(levels[1:-1]) * total[-1])].tolist()
-        return [data.x_range[0], *found, data.x_range[1]]
-    column = data.x if data.dim == 1 else data.x[:, axis]
-    return quantiles(cut(column.numpy()), len(data), levels)
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -287,32 +287,17 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return low - _MARGIN * span, high + _MARGIN * span
 
 
-def _knots(data: Transitions | Lattice, n_basis: int, window: list[float]) -> list[float] | str:
+def _knots(data: StatesOfData, n_basis: int, window: list[float]) -> list[float] | str:
     """Where the cubics meet: at quantiles of the states, each with as many pairs on either side."""
     if n_basis < 5:
         return "even"
     levels = tuple(float(v) for v in np.linspace(0, 1, n_basis - 2))
-    inner = _levels(data, 0, levels)[1:-1]
+    inner = data.quantiles_of_states(levels)[1:-1]
     if not (np.diff([window[0], *inner, window[1]]) > 1e-6 * (window[1] - window[0])).all():
         raise InputError(
             "knots at quantiles must differ from each other, found states that repeat too often; use knots even."
         )
     return inner
-
-
-def inside(data: Transitions | Lattice, bounds: list[tuple[float, float]]) -> Transitions | Lattice:
-    """The pairs that start in the window; of a lattice the batch is cut, in `cut_batch`."""
-    if isinstance(data, Lattice):
-        return data
-    keep = np.ones(len(data), dtype=bool)
-    for rows in data.blocks():
-        columns = data.x[rows].reshape(rows.stop - rows.start, -1).T
-        for column, (low, high) in zip(columns.numpy(), bounds):
-            keep[rows] &= (column >= low) & (column <= high)
-    lost = len(data) - int(np.count_nonzero(keep))
-    if lost == len(data):
-        raise InputError(f"the window must hold states of the data, found none in {bounds}; choose it within them.")
-    return data if not lost else data._take(torch.from_numpy(keep), {OUTSIDE: lost})
 
 
 def cut_batch(batch: FullBatch, head: Head) -> FullBatch:

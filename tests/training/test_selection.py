@@ -9,7 +9,7 @@ import torch
 from levytorch import InputError
 from levytorch.coefficients import build_head
 from levytorch.data.lattice import Lattice
-from levytorch.training.blocks import Blocks
+from levytorch.training.blocks import PairBlocks
 from levytorch.training.selection import NumberOfFunctions, Selection, folds, padded
 from tests.data.folds import fold
 from tests.training.problems import constant, steps, truth, variable
@@ -68,7 +68,7 @@ def test_held_out_scores_are_those_of_fits_to_the_other_folds():
 def test_single_trajectory_is_cut_into_blocks_of_time():
     data = variable(20_000, seed=3)
     assert data.n_trajectories == 1
-    blocks = Blocks(recover(data, alpha=0.3, n_basis=3).blocks.observed)
+    blocks = PairBlocks(recover(data, alpha=0.3, n_basis=3).blocks.observed)
     ids = blocks.main.weight
     assert bool((ids[1:] >= ids[:-1]).all())
     assert int(ids.max()) == blocks.n_blocks - 1

@@ -22,7 +22,6 @@ from levytorch.convert import choice, known_keys, real_number, shown, switch, wh
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
-from levytorch.training.progress import counted_off
 
 if TYPE_CHECKING:
     from levytorch.likelihood.objective import FullBatchObjective
@@ -236,23 +235,16 @@ class Maximised:
         return getattr(getattr(self.optimizer, "accepted", None), "R_theta", None)
 
 
-def maximise(
-    engine: Engine, likelihood: Likelihood, batch: FullBatch, *, seed: int = 0, progress: bool = False
-) -> Maximised:
+def maximise(engine: Engine, likelihood: Likelihood, batch: FullBatch) -> Maximised:
     """Steps of a full-batch engine, the TCF updated after each, until it has converged."""
     done = Maximised(engine.optimizer(likelihood))
-    steps = counted_off(range(engine.max_steps), "passes", progress)
-    for step in steps:
+    while done.steps < engine.max_steps and not done.converged:
         mixed = batch._replace(tcf=likelihood.correction.tcf)
-        done.nll = engine.step(likelihood, done.optimizer, mixed, step, seed)
-        done.steps = step + 1
+        done.nll = engine.step(likelihood, done.optimizer, mixed, done.steps)
+        done.steps += 1
         accepted = getattr(done.optimizer, "accepted", None)
         likelihood.correct(None if accepted is None else accepted.R_theta)
         done.converged = engine.converged(done.optimizer)
-        if progress:
-            steps.set_postfix_str(f"log-likelihood per pair {-done.nll:.6g}", refresh=False)  # type: ignore[attr-defined]
-        if done.converged:
-            break
     return done
 
 
