@@ -11,14 +11,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.head import KNOWABLE, Chain, Coefficients, Head, LinkedHead, Units
-from levytorch.coefficients.links import AlphaSpec, TemperingSpec
-from levytorch.spaces.basis import Basis, FourierBasis, NoBasis, fourier_basis
+from levytorch.coefficients.head import KNOWABLE, Chain, Coefficients, Head, LinkedHead, LinkOptions, Units
+from levytorch.coefficients.links import AlphaSpec
+from levytorch.spaces.basis import Basis, FourierBasis, NoBasis, fourier_basis, per_coordinate
 
 _CONSTANT = FourierBasis(1)  # of a learned tempering
 
@@ -33,16 +33,11 @@ class LinearHead(LinkedHead):
         self,
         basis: Basis,
         alpha_basis: Basis | None,
-        positivity_link: str = "softplus",
-        alpha: AlphaSpec | None = None,
-        units: Units | None = None,
         dim: int = 1,
         drift: Basis | None = None,
-        tempering: TemperingSpec | None = None,
-        known: Mapping[str, float] | None = None,
-        noise: str = "isotropic",
+        **options: Unpack[LinkOptions],
     ) -> None:
-        super().__init__(dim, positivity_link, alpha, units, tempering, known, noise)
+        super().__init__(dim, **options)
         self.basis, self.drift, self.alpha_basis = basis, drift or basis, alpha_basis
         self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.start_at_order_one()
@@ -198,36 +193,48 @@ def linear(head: Head) -> LinearHead:
     return head
 
 
-class FourierHead(LinearHead):
-    """K basis functions per coefficient on a cell; K = 1 gives constants."""
+class CellHead(LinearHead):
+    """Functions with a period, `n_basis` per coefficient; 1 gives constants."""
+
+    name: str
+    usual_alpha: int  # functions of alpha(x)
 
     def __init__(
         self,
         n_basis: int = 21,
         period: float | Sequence[float] = 2 * math.pi,
         origin: float | Sequence[float] = 0.0,
-        positivity_link: str = "softplus",
-        alpha: AlphaSpec | None = None,
-        n_basis_alpha: int = 3,
-        units: Units | None = None,
+        n_basis_alpha: int | None = None,
         dim: int = 1,
         truncation: str = "total",
-        tempering: TemperingSpec | None = None,
-        known: Mapping[str, float] | None = None,
-        noise: str = "isotropic",
+        **options: Unpack[LinkOptions],
     ) -> None:
-        basis = fourier_basis(dim, n_basis, period, origin, truncation)
-        n_alpha = alpha_functions(alpha, n_basis_alpha)
-        own = fourier_basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
-        more: dict[str, Any] = {"tempering": tempering, "known": known, "noise": noise}
-        super().__init__(basis, own, positivity_link, alpha, units, dim, **more)
+        def basis(n: int) -> Basis:
+            return self.functions(n, dim, period, origin, truncation)
+
+        n_alpha = alpha_functions(options.get("alpha"), n_basis_alpha or self.usual_alpha)
+        super().__init__(basis(n_basis), basis(n_alpha) if n_alpha else None, dim, **options)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
-        self.period, self.origin = basis.period, basis.origin
+        cells = (per_coordinate("period", period, dim), per_coordinate("origin", origin, dim))
+        self.period, self.origin = (values[0] if dim == 1 else values for values in cells)
+
+    def functions(self, n: int, dim: int, period: Any, origin: Any, truncation: str) -> Basis:
+        """n functions per coordinate."""
+        raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
-        own = {"name": "fourier", "n_basis": self.n_basis, "n_basis_alpha": self.n_basis_alpha or 3}
+        own = {"name": self.name, "n_basis": self.n_basis, "n_basis_alpha": self.n_basis_alpha or self.usual_alpha}
         return more | own | {"period": self.period, "origin": self.origin} | self.settings()
+
+
+class FourierHead(CellHead):
+    """K basis functions per coefficient on a cell; K = 1 gives constants."""
+
+    name, usual_alpha = "fourier", 3
+
+    def functions(self, n: int, dim: int, period: Any, origin: Any, truncation: str) -> Basis:
+        return fourier_basis(dim, n, period, origin, truncation)
 
     def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
         assert self.alpha_basis is not None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -288,17 +288,28 @@ class Head(nn.Module, ABC):
         return jacrev(function)(self.flat())
 
 
+class LinkOptions(TypedDict, total=False):
+    """Options of all heads of our own."""
+
+    positivity_link: str  # how D_o and D_f are kept positive: "softplus", "clamp" (the paper)
+    alpha: AlphaSpec | None
+    units: Units | None
+    tempering: TemperingSpec | None
+    known: Mapping[str, float] | None
+    noise: str  # the form of D_o in several dimensions
+
+
 class LinkedHead(Head):
     """A head of our own: coefficients are links of predictors, in units in which these are of order one."""
 
     def __init__(
         self,
         dim: int,
-        positivity_link: str,
-        alpha: AlphaSpec | None,
-        units: Units | None,
-        tempering: TemperingSpec | None,
-        known: Mapping[str, float] | None,
+        positivity_link: str = "softplus",
+        alpha: AlphaSpec | None = None,
+        units: Units | None = None,
+        tempering: TemperingSpec | None = None,
+        known: Mapping[str, float] | None = None,
         noise: str = "isotropic",
     ) -> None:
         super().__init__()
@@ -309,6 +320,18 @@ class LinkedHead(Head):
             )
         self.alpha_spec, self.tempering_spec = alpha or AlphaSpec(), tempering or TemperingSpec()
         self.units, self.positivity_link = units or Units(), positivity_link
+
+    @property
+    def options(self) -> LinkOptions:
+        """Those of another head with the same links."""
+        return {
+            "positivity_link": self.positivity_link,
+            "alpha": self.alpha_spec,
+            "units": self.units,
+            "tempering": self.tempering_spec,
+            "known": self.known,
+            "noise": self.noise.name,
+        }
 
     @property
     def links(self) -> list[Link]:

@@ -36,14 +36,9 @@ class HeadOfInputs(LinearHead):
         super().__init__(
             basis or of_states.basis,
             of_states.alpha_basis,
-            of_states.positivity_link,
-            of_states.alpha_spec,
-            of_states.units,
             of_states.dim,
             drift or of_states.drift,
-            tempering=of_states.tempering_spec,
-            known=of_states.known,
-            noise=of_states.noise.name,
+            **of_states.options,
         )
         self.n_basis, self.n_basis_alpha = of_states.n_basis, of_states.n_basis_alpha
         self.period, self.origin, self.window = of_states.period, of_states.origin, of_states.window

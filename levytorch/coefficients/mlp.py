@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from levytorch.coefficients.head import Units
-from levytorch.coefficients.links import AlphaSpec, TemperingSpec
+from levytorch.coefficients.links import AlphaSpec
 from levytorch.coefficients.network import NetworkHead, parameters_of_features
 from levytorch.convert import choice, switch, whole_number
 
@@ -59,18 +59,14 @@ class MLPHead(NetworkHead):
         origin: float | Sequence[float] = 0.0,
         periodic: bool = True,
         n_features: int = 2,
-        positivity_link: str = "softplus",
-        alpha: AlphaSpec | None = None,
-        units: Units | None = None,
         dim: int = 1,
         window: Any = None,
-        tempering: TemperingSpec | None = None,
-        known: Mapping[str, float] | None = None,
         activation: str = "silu",
         shared_trunk: bool = False,
         residual: bool = False,
         trained: str = "all",
-        noise: str = "isotropic",
+        alpha: AlphaSpec | None = None,
+        **options: Any,
     ) -> None:
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 2")
@@ -83,11 +79,7 @@ class MLPHead(NetworkHead):
             window,
             n_features if asked and period is not None else 0,
             dim,
-            positivity_link,
-            units,
-            tempering,
-            known,
-            noise,
+            **options,
         )
         self.width, self.depth, self.asked_features = int(width), int(depth), int(n_features)
         self.activation = choice("activation", activation, tuple(ACTIVATIONS))

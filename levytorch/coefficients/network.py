@@ -54,14 +54,11 @@ class NetworkHead(LinkedHead):
         window: Any = None,
         n_features: int = 0,
         dim: int = 1,
-        positivity_link: str = "softplus",
-        units: Units | None = None,
         tempering: TemperingSpec | float | str | None = None,
-        known: Mapping[str, float] | None = None,
-        noise: str = "isotropic",
+        **options: Any,
     ) -> None:
         tempered = TemperingSpec.parse(tempering) if tempering is not None else None
-        super().__init__(dim, positivity_link, AlphaSpec.parse(alpha), units, tempered, known, noise)
+        super().__init__(dim, alpha=AlphaSpec.parse(alpha), tempering=tempered, **options)
         self.n_features = whole_number("n_features of a network", n_features, 0, 4096, "try 3")
         self._place(period, origin, window)
         self.periodic = self.n_features > 0 and period is not None

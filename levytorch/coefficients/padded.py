@@ -99,8 +99,7 @@ class PaddedHead(LinearHead):
         basis = PaddedBasis(head.basis, head.window)
         drift = basis if head.drift is head.basis else PaddedBasis(head.drift, head.window)
         alpha = None if head.alpha_basis is None else PaddedBasis(head.alpha_basis, head.window)
-        more: dict[str, Any] = {"tempering": head.tempering_spec, "known": head.known}
-        super().__init__(basis, alpha, head.positivity_link, head.alpha_spec, head.units, 1, drift, **more)
+        super().__init__(basis, alpha, 1, drift, **head.options)
         self.n_basis, self.n_basis_alpha = head.n_basis, head.n_basis_alpha
         self.period, self.origin = basis.padding.period, basis.padding.origin
         self.window = head.window

@@ -9,15 +9,12 @@ splines follow a kink without ringing elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.fourier import LinearHead, alpha_functions
-from levytorch.coefficients.head import Units
-from levytorch.coefficients.links import AlphaSpec, TemperingSpec
+from levytorch.coefficients.fourier import CellHead
 from levytorch.convert import positive_number, real_number
 from levytorch.errors import InputError
 from levytorch.spaces.basis import FARTHEST, Basis, TensorBasis, per_coordinate
@@ -81,38 +78,12 @@ class PeriodicSplineBasis:
         return out
 
 
-class PeriodicSplineHead(LinearHead):
+class PeriodicSplineHead(CellHead):
     """Cubic splines with a period, `n_basis` per coefficient; 1 gives constants."""
 
-    def __init__(
-        self,
-        n_basis: int = 21,
-        period: float | Sequence[float] = 2 * math.pi,
-        origin: float | Sequence[float] = 0.0,
-        positivity_link: str = "softplus",
-        alpha: AlphaSpec | None = None,
-        n_basis_alpha: int = 4,
-        units: Units | None = None,
-        dim: int = 1,
-        truncation: str = "total",
-        tempering: TemperingSpec | None = None,
-        known: Mapping[str, float] | None = None,
-        noise: str = "isotropic",
-    ) -> None:
-        cells = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
+    name, usual_alpha = "periodic_spline", 4
 
-        def basis(n: int) -> Basis:
-            lines = [PeriodicSplineBasis(n, *cell) for cell in cells]
-            return lines[0] if dim == 1 else TensorBasis(dim, n, truncation=truncation, lines=lines)
-
-        n_alpha = alpha_functions(alpha, n_basis_alpha)
-        own = basis(n_alpha) if n_alpha else None
-        more: dict[str, Any] = {"tempering": tempering, "known": known, "noise": noise}
-        super().__init__(basis(n_basis), own, positivity_link, alpha, units, dim, **more)
-        self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
-        self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cells))
-
-    def config(self) -> dict[str, Any]:
-        more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
-        own = {"name": "periodic_spline", "n_basis": self.n_basis, "n_basis_alpha": self.n_basis_alpha or 4}
-        return more | own | {"period": self.period, "origin": self.origin} | self.settings()
+    def functions(self, n: int, dim: int, period: Any, origin: Any, truncation: str) -> Basis:
+        cells = zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim))
+        lines = [PeriodicSplineBasis(n, *cell) for cell in cells]
+        return lines[0] if dim == 1 else TensorBasis(dim, n, truncation=truncation, lines=lines)

@@ -7,12 +7,11 @@ constant beyond it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
-from levytorch.coefficients.head import Units
-from levytorch.coefficients.links import AlphaSpec, TemperingSpec
+from levytorch.coefficients.head import LinkOptions, Units
 from levytorch.convert import choice, listed, shown
 from levytorch.errors import InputError
 from levytorch.spaces.basis import Basis, TensorBasis
@@ -35,16 +34,11 @@ class SplineHead(LinearHead):
         window: Any = None,
         knots: str | Sequence[float] = "even",
         continuation: str = "constant",
-        positivity_link: str = "softplus",
-        alpha: AlphaSpec | None = None,
         n_basis_alpha: int = 4,
-        units: Units | None = None,
         dim: int = 1,
         truncation: str = "total",
-        tempering: TemperingSpec | None = None,
-        known: Mapping[str, float] | None = None,
         free: str = "auto",
-        noise: str = "isotropic",
+        **options: Unpack[LinkOptions],
     ) -> None:
         windows = check_windows(window, dim)
         if isinstance(knots, str):
@@ -63,11 +57,11 @@ class SplineHead(LinearHead):
             lines = [SplineBasis(n, pair, own, how, free) for pair in windows]
             return lines[0] if dim == 1 else TensorBasis(dim, n, truncation=truncation, lines=lines)
 
-        n_alpha = alpha_functions(alpha, n_basis_alpha)
+        n_alpha = alpha_functions(options.get("alpha"), n_basis_alpha)
         everywhere = basis(n_basis, inner)
         drift = self._drift(windows, basis, everywhere, continuation, n_basis, inner)
         own = basis(n_alpha) if n_alpha else None
-        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift, tempering, known, noise)
+        super().__init__(everywhere, own, dim, drift, **options)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.knots, self.continuation = knots if inner is None else inner, continuation
         self.window = windows[0] if dim == 1 else windows

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from levytorch.coefficients.fourier import LinearHead
-from levytorch.coefficients.head import Chain, Head, LinkedHead
+from levytorch.coefficients.head import Chain, Head, LinkedHead, LinkOptions
 from levytorch.coefficients.links import TemperingSpec, positivity
 from levytorch.coefficients.network import NetworkHead
 from levytorch.coefficients.padded import PaddedBasis, Padding
@@ -112,9 +112,9 @@ class TangentHead(LinearHead):
     of: Head
 
     def __init__(self, of: Head, states: Tensor, precision: Tensor | None = None, center: Tensor | None = None) -> None:
-        known = of.known if isinstance(of, LinkedHead) else {}
-        link = of.positivity_link if isinstance(of, LinkedHead) else "softplus"
-        LinkedHead.__init__(self, of.dim, link, of.alpha_spec, of.units, of.tempering_spec, known, of.noise.name)
+        own: LinkOptions = {"alpha": of.alpha_spec, "units": of.units, "tempering": of.tempering_spec}
+        own["noise"] = of.noise.name
+        LinkedHead.__init__(self, of.dim, **(of.options if isinstance(of, LinkedHead) else own))
         self.period, self.origin, self.window, self.columns = of.period, of.origin, of.window, of.columns
         self.periodic, self.scale = getattr(of, "periodic", True), of.scale
         object.__setattr__(self, "of", copy.deepcopy(of))
