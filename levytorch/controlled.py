@@ -20,20 +20,21 @@ Controlled = Callable[[Tensor, Any], Any] | Coefficient
 
 
 class ControlledDynamics:
-    """b(x, a), D_o(x, a), D_f(x, a) for labelled actions, or for numbers a on a scale, one alpha and one tempering.
+    """A system with actions: coefficients that depend on the state and on the action that is held.
 
     Args:
-        b, D_o, D_f: numbers, or functions of (x, action): x a tensor of states; action one of `actions`, or without
-            labels a tensor with one number per state, (n,), or one vector, (n, m).
+        b, D_o, D_f: numbers, or functions of (x, action). x is a tensor of states. action is one of `actions`, or
+            without labels a tensor with one number per state, (n,), or one vector, (n, m).
         alpha: half the stability index; the same for all actions, or their generators could not be averaged.
-        tempering: as of Dynamics; one for all actions, for the same reason.
+        period, dim, origin, window: as in `Dynamics`.
         actions: the labels, numbers or strings; None: actions are numbers on a scale.
         action_range: without labels: (low, high) of a, or one such pair per coordinate of a vector.
-        period, dim, origin, window: as of Dynamics.
+        tempering: as in `Dynamics`; one for all actions.
 
-    >>> push = ControlledDynamics(lambda x, a: a - torch.sin(x), 1.0, 0.5, 0.6, actions=(-1, 1))
-    >>> push.of(1).b(0.0), push.under([0.25, 0.75]).b(0.0)
-    (tensor(1., dtype=torch.float64), tensor(0.5000, dtype=torch.float64))
+    Example:
+        >>> push = ControlledDynamics(lambda x, a: a - torch.sin(x), 1.0, 0.5, 0.6, actions=(-1, 1))
+        >>> push.of(1).b(0.0), push.under([0.25, 0.75]).b(0.0)
+        (tensor(1., dtype=torch.float64), tensor(0.5000, dtype=torch.float64))
     """
 
     def __init__(

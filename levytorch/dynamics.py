@@ -81,7 +81,10 @@ class _Periodic:
 
 
 class Dynamics:
-    """b, D_o, D_f and alpha of a periodic system.
+    """A system: its coefficients b, D_o, D_f and alpha, as numbers or functions of the state.
+
+    `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and numbers and return float64
+    tensors.
 
     Args:
         b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
@@ -89,22 +92,19 @@ class Dynamics:
             symmetric positive matrices [..., d, d]: Sigma Sigma^T / 2.
         alpha: half the stability index, in (0, 1); a number, or a function alpha(x). In its place jumps of another
             kind, such as `VarianceGamma(decay=1.0)`, for `simulate` and `solve_value`.
-        period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state on a line,
-            whose coefficients do not repeat.
+        period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state on a line.
         dim: dimension of the state.
         origin: where the cell begins.
-        window: on a line, (low, high) of the states that matter (one such pair per coordinate): where coefficients are
-            looked at before a simulation, and where it starts unless told otherwise. None: 10 to either side of origin.
-        tempering: a rate per unit of x: jumps beyond its inverse are exponentially rare; 0 if jumps are not truncated.
+        window: on a line, (low, high) of the states that matter (one such pair per coordinate): where a simulation
+            starts unless told otherwise. None: 10 to either side of origin.
+        tempering: a rate per unit of x: jumps larger than its inverse are exponentially rare; 0 for stable jumps.
 
-    `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64
-    tensors.
-
-    >>> Dynamics.named("constant", alpha=0.3).D_f([0.0, 1.0])
-    tensor([3., 3.], dtype=torch.float64)
-    >>> ring = Dynamics(b=lambda x: torch.sin(x), D_o=1.0, D_f=0.5, alpha=0.7)
-    >>> ring.b(2 * math.pi + 0.5).item() == ring.b(0.5).item()
-    True
+    Example:
+        >>> Dynamics.named("constant", alpha=0.3).D_f([0.0, 1.0])
+        tensor([3., 3.], dtype=torch.float64)
+        >>> ring = Dynamics(b=lambda x: torch.sin(x), D_o=1.0, D_f=0.5, alpha=0.7)
+        >>> ring.b(2 * math.pi + 0.5).item() == ring.b(0.5).item()
+        True
     """
 
     def __init__(

@@ -47,11 +47,28 @@ class _Printable:
 
 
 class LevytorchError(_Printable, Exception):
-    """Base of every error that levytorch raises on purpose."""
+    """Base of every error that levytorch raises on purpose.
+
+    The message says what must be, what was found, and what to do. All subclasses also inherit from the builtin class
+    that fits, such as ValueError.
+
+    Example:
+        >>> issubclass(InputError, LevytorchError), issubclass(InputError, ValueError)
+        (True, True)
+    """
 
 
 class InputError(LevytorchError, ValueError):
-    """An argument, a file or a data set is not usable as it is; refused before any work."""
+    """An argument, a file or a data set cannot be used as it is. It is refused before any work.
+
+    Example:
+        >>> from levytorch import Dynamics
+        >>> try:
+        ...     Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=1.5)
+        ... except ValueError as error:
+        ...     print(type(error).__name__)
+        InputError
+    """
 
 
 class ConfigError(LevytorchError, ValueError):
@@ -67,7 +84,13 @@ class OutputError(LevytorchError, OSError):
 
 
 class LevytorchWarning(_Printable, UserWarning):
-    """A doubtful but legal choice, or a result that deserves a second look."""
+    """A legal but doubtful choice, or a result that deserves a second look.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", LevytorchWarning)  # turn every doubt into an error
+        >>> warnings.simplefilter("default", LevytorchWarning)
+    """
 
 
 def reason(error: Exception) -> str:

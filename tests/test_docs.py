@@ -8,6 +8,7 @@ import ast
 import contextlib
 import doctest
 import importlib
+import inspect
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +26,7 @@ import numpy as np
 import pytest
 import torch
 
+import levytorch
 from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
@@ -373,6 +376,44 @@ def test_lazy_imports():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def documented(name: str) -> str:
+    text = inspect.getdoc(getattr(levytorch, name))
+    assert text is not None
+    return text
+
+
+PUBLIC = [name for name in levytorch.__all__ if name != "__version__"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names_say_what_they_take_what_they_return_and_how_they_are_used(name):
+    """Args (of data classes also Attributes) names every parameter, functions have Returns, and all have an Example."""
+    found, text = getattr(levytorch, name), documented(name)
+    assert "\nExample:\n    >>> " in text
+    if inspect.isclass(found) and issubclass(found, Exception):
+        return
+    entries = re.findall(r"^    ([\w, ]+): ", text, re.M)
+    named = {one.strip() for entry in entries for one in entry.split(",")}
+    if not name.startswith("Lattice"):  # which its own methods make
+        expected = {one for one in inspect.signature(found).parameters if not one.startswith("_")}
+        assert expected <= named, f"{sorted(expected - named)} of {name} are not explained"
+    if not inspect.isclass(found):
+        assert "\nReturns:\n    " in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PUBLIC)
+def test_examples_of_public_names(name, capsys):
+    """The examples give what they show."""
+    found = getattr(levytorch, name)
+    module = sys.modules[found.__module__]
+    (example,) = doctest.DocTestFinder(recurse=False).find(found, name, module, {**vars(module), "torch": torch})
+    runner = doctest.DocTestRunner()
+    with warnings.catch_warnings():
+        assert not runner.run(example).failed, capsys.readouterr().out
+    assert runner.tries
 
 
 @pytest.mark.parametrize("name", ["law.autograd", "law.tails", "law.step", "training.api"])

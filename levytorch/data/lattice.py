@@ -38,17 +38,29 @@ _MOST_STEPS, _MOST_GROUPS = 10**8, 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lattice(Tables):
-    """Weighted pseudo-transitions (x, dx, dt, weight) that stand for all pairs; `from_transitions` makes one.
+    """All pairs as one weighted batch on a grid, a few megabytes whatever their number. Lattices add with +.
+
+    `transitions.lattice()`, `Lattice.from_transitions` and `Lattice.from_blocks` make one; `recover` fits it.
 
     Attributes:
-        grid: the nodes; lattices of equal grids, dt and pools add with +.
+        grid: the nodes; lattices of equal grids, dt and pools can be added.
         dt: (n_dt,) distinct time steps, ascending.
-        n_blocks: blocks of trajectories (of time for fewer trajectories than blocks) that are summed apart.
-        mu: center from which the thresholds are measured: of dx, or of dx / dt (`mu_is_rate`) when dt varies.
-        CT, TRT: (n_dt,) thresholds of the pools, infinite where there are none.
+        n_blocks: blocks of trajectories (of time if there are fewer trajectories than blocks) that are summed
+            separately.
+        weights, states: the sparse tables of the weighted nodes.
+        loose: pairs that are kept one by one.
+        mu: center from which the thresholds are measured: of dx, or of dx / dt (`mu_is_rate`) if dt varies.
+        CT, TRT: (n_dt,) thresholds of the pools; infinite if there are none.
         reach: pairs farther from mu are kept as they are.
         dropped: how many pairs were left out, by reason.
         x_range: smallest and largest observed state.
+
+    Example:
+        >>> from levytorch import Dynamics, simulate
+        >>> days = [simulate(Dynamics.named("constant"), 50, 40, 1 / 40, seed=k).transitions() for k in (1, 2)]
+        >>> first = days[0].lattice()
+        >>> (first + days[1].lattice(like=first)).n_main
+        4000
     """
 
     mu: float
@@ -154,10 +166,12 @@ class Lattice(Tables):
 
     @property
     def period(self) -> float | None:
+        """The period of the states; None on a line."""
         return self.grid.period
 
     @property
     def origin(self) -> float:
+        """Where the cell begins."""
         return self.grid.origin
 
     @property

@@ -52,16 +52,22 @@ class Trajectories:
     Attributes:
         x: all points, (N,) or (N, d).
         offsets: (n + 1,) where each trajectory begins in x, and N.
-        dt: the time between any two neighbours, or None when `times` has it.
+        dt: the time between any two neighbours, or None if `times` has it.
         times: (N,) or None.
         reward: (N,) reward logged at each point, or None.
         action: (N,) place among `actions` of the action held from each point to the next, or None.
-        terminal: (N,) or None. Where a trajectory ends because its episode does, this is the value of the state it ends
-            in (zero as a rule), at its last point; NaN at all other points.
+        actions: the labels of the actions.
+        terminal: (N,) or None. If a trajectory ends because its episode does, this is the value of the state it ends
+            in (usually zero), at its last point; NaN at all other points.
         ids: the name of each trajectory, or None.
         max_dt: pairs further apart than this are gaps, not transitions; None: no limit.
         dropped: what was left out while reading, by reason.
-        stored: where the points lie when they are on disk (`from_file(..., on_disk=directory)`), else None.
+        stored: where the points lie if they are on disk (`from_file(..., on_disk=directory)`), else None.
+
+    Example:
+        >>> paths = Trajectories.from_arrays([[0.0, 1.0, 3.0], [2.0, 2.5, 2.0]], dt=0.1)
+        >>> len(paths), len(paths.transitions())
+        (2, 4)
     """
 
     def __init__(
@@ -325,7 +331,7 @@ class Trajectories:
         return to_frame(self, kind)
 
     def to_array(self) -> Array:
-        """(n_traj, n_time) or (n_traj, n_time, d); trajectories of different lengths are an error."""
+        """All states as one array, (n_traj, n_time) or (n_traj, n_time, d); trajectories must have one length."""
         lengths = self.lengths
         if (lengths != lengths[0]).any():
             raise InputError(

@@ -107,7 +107,10 @@ class Membership:
 
 
 class Transitions:
-    """Pairs of consecutive observations; never changed in place.
+    """Pairs of consecutive observations: a state x, a displacement dx and the time dt between them.
+
+    They are never changed in place. `t[mask]`, `t[:1000]` and `t[index]` select pairs and keep mu; `uniform_dt` says
+    whether all pairs have the same dt.
 
     Args:
         x: current states, (n,) or (n, d).
@@ -116,15 +119,14 @@ class Transitions:
         trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
         reward: (n,) reward logged at x, or None.
         action: (n,) label of the action held over the pair, numbers or strings, or (n, 2) vectors, or None.
-        terminal: (n,) where an episode ended with the pair, the value of the state it ended in, elsewhere NaN; or None.
-        mu: the center of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
+        terminal: (n,) if an episode ended with the pair, the value of the state it ended in, elsewhere NaN; or None.
+        mu: the center of dx (of dx / dt if dt varies); None: computed from these pairs when first asked for.
         dropped: how many pairs were left out before, by reason.
 
-    `uniform_dt` says whether all pairs have the same dt. `t[mask]`, `t[:1000]`, `t[index]` select pairs and keep mu.
-
-    >>> t = Transitions([0.0, 1.0, 3.0], [1.0, 2.0, -1.0], 0.5)
-    >>> len(t), float(t.mu), t.uniform_dt
-    (3, 1.0, True)
+    Example:
+        >>> t = Transitions([0.0, 1.0, 3.0], [1.0, 2.0, -1.0], 0.5)
+        >>> len(t), float(t.mu), t.uniform_dt
+        (3, 1.0, True)
     """
 
     inputs: Tensor | None = None  # (n, m) covariates of each pair, which the coefficients of a fit may depend on

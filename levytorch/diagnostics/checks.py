@@ -49,17 +49,23 @@ def diagnose(
     max_pairs: int = MAX_PAIRS,
     seed: Any = 0,
 ) -> Diagnosis:
-    """Check a recovery against the data it was made from.
-
-    Args:
-        data: the transitions (censored ones as they were fitted), or trajectories that were not censored.
-        checks: which of "fit", "jumps", "step_size", "predictive", "tails" (of a fit with the TCF: were tails lost at
-            the same rate in all states), "time" and "trajectories" (is the law the same throughout), and "laws" (a
-            table of laws on the same pairs, which train.py makes where the truth is not known).
-        max_pairs: at most so many pairs are looked at, in blocks drawn at random: the cost does not grow with the data.
-        seed: of that choice and of the draws from the fitted law.
+    """Check a fit against its data: the law, the jumps, the time step, and predictions over several steps.
 
     Every alarm is also a LevytorchWarning.
+
+    Args:
+        recovery: what `recover` returned.
+        data: the transitions that were fitted (censored ones as they are), or trajectories that were not censored.
+        checks: which of "fit", "jumps", "step_size", "predictive", "tails" (of a fit with the TCF: were tails lost at
+            the same rate in all states), "time" and "trajectories" (is the law the same throughout), and "laws" (a
+            table of laws on the same pairs).
+        max_pairs: at most so many pairs are looked at, in blocks drawn at random, so that the cost does not grow with
+            the data.
+        seed: of that choice and of the draws from the fitted law.
+
+    Returns:
+        A Diagnosis: `.ok`, `.alarms`, and one result per check, such as `.fit.p_value` and `.jumps.needed`. Print it or
+        plot it.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate

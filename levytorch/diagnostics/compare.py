@@ -43,21 +43,24 @@ def compare(
 ) -> Comparison:
     """Compare models of the same data by their log-likelihood per pair.
 
+    Every model is judged under the law that it was fitted with. If models treat lost tails, all are compared on the
+    steps that are left by every treatment.
+
     Args:
         recoveries: a list, or a mapping from names.
-        transitions: data to compare on: new data for an honest judgement, or the data of the fits; a law without
-            jumps is then compared, too. None: the likelihood of each fifth of the trajectories under refits to the
-            others, which needs recoveries that still have their data, all with the same treatment of the tails.
+        transitions: data to compare on: new data for an honest judgement, or the data of the fits. A law without jumps
+            is then compared, too. None uses the likelihood of each fifth of the trajectories under refits to the
+            others, which needs recoveries that still have their data and one treatment of the tails.
 
-    Every recovery answers with the law it was fitted under, frozen or exact.
-    Where recoveries treat lost tails, all are compared on what these have left: steps given that they lie below CT, and
-    between CT and TRT where the likelihood was conditional on that.
+    Returns:
+        A Comparison: `.rows`, best first, `.preferred`, the name of the best, and `.sentence`.
 
-    >>> from levytorch import Dynamics, recover, simulate
-    >>> data = simulate(Dynamics.named("constant"), 500, 40, 1 / 40, seed=1).transitions()
-    >>> found = compare({f"alpha {a}": recover(data, alpha=a, n_basis=1) for a in (0.3, 0.45)})
-    >>> found.preferred
-    'alpha 0.3'
+    Example:
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> data = simulate(Dynamics.named("constant"), 500, 40, 1 / 40, seed=1).transitions()
+        >>> found = compare({f"alpha {a}": recover(data, alpha=a, n_basis=1) for a in (0.3, 0.45)})
+        >>> found.preferred
+        'alpha 0.3'
     """
     named = _named(recoveries)
     if transitions is None:

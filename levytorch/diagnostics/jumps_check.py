@@ -97,20 +97,24 @@ class JumpCard:
 
 
 def check(data: Any, *, period: Any = None, seed: Any = 0, **options: Any) -> JumpCard:
-    """Are the jumps in the data real? Compare Gaussian, stable, tempered, Student t and NIG steps on held-out pairs.
+    """Are the jumps in the data real? Compare five laws of a step on pairs that were held out of the fit.
+
+    The laws are Gaussian, stable, tempered stable, Student's t and normal inverse Gaussian, all with constant
+    coefficients. If the drift or the noise depends strongly on the state, use `recover` and `diagnose` instead.
 
     Args:
-        data: whatever `recover` takes: a frame with options such as id, time and value, an array with dt,
-            trajectories, or transitions, in one dimension.
-        period: of the states, where they are angles; None: a number on a line.
-        seed: of the pairs that are looked at, where there are many.
+        data: whatever `recover` takes, in one dimension: a frame, an array, trajectories or transitions.
+        period: the period of the states, if they are angles; None for a number on a line.
+        seed: of the choice of pairs, if there are many.
+        options: those of `Trajectories.from_frame` or `.from_arrays`, such as id, time, value and dt.
 
-    Laws have constant coefficients. Where the drift or the noise depends strongly on the state, fit it (`recover`) and
-    ask `diagnose` instead.
+    Returns:
+        A card with `.answer` ("yes", "no" or "unclear") and `.sentence`. Print it, plot it, or save it as an image.
 
-    >>> from levytorch import Dynamics, simulate
-    >>> check(simulate(Dynamics(0.0, 0.5, 1.0, 0.6), 40, 50, 0.1, seed=1)).answer
-    'yes'
+    Example:
+        >>> from levytorch import Dynamics, simulate
+        >>> check(simulate(Dynamics(0.0, 0.5, 1.0, 0.6), 40, 50, 0.1, seed=1)).answer
+        'yes'
     """
     seed = seed_of(seed)
     pairs, rest = pairs_of_data(data, options)

@@ -134,11 +134,28 @@ def score(
     wrt_alpha: bool = False,
     tempering: Numeric = 0.0,
 ) -> StepScore:
-    """log p and its first derivatives in b, D_o, D_f (and alpha, and tempering) in one pass, without autograd.
+    """log p and its first derivatives in the coefficients, in one pass and without autograd.
 
-    Arguments as in `log_density`; float64 out, of the broadcast shape (for dim > 1 b: `[..., dim]`, and D_o
-    `[..., dim, dim]` where it is a matrix). The derivative in tempering is there whenever tempering is a tensor or not
-    zero.
+    Use it to write a fit of your own; `log_density` with autograd gives the same numbers and costs more.
+
+    Args:
+        displacement, b, D_o, D_f, alpha, dt: as in `log_density`.
+        dim: number of coordinates.
+        method: as in `log_density`.
+        wrt_alpha: whether the derivative in alpha is computed too.
+        tempering: as in `log_density`. Its derivative is computed if it is a tensor or not zero.
+
+    Returns:
+        A named tuple (log_p, b, D_o, D_f, alpha, tempering) of float64 tensors of the broadcast shape; None for a
+        derivative that was not asked for. For dim > 1 the one in b is `[..., dim]`, and the one in a matrix D_o is
+        `[..., dim, dim]`.
+
+    Example:
+        >>> found = score(0.5, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
+        >>> found.log_p
+        tensor(-0.5410, dtype=torch.float64)
+        >>> found.alpha is None
+        True
     """
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)

@@ -32,14 +32,21 @@ _NODES = (1025, 2049, 4097, 8193, 16385, 32769)  # of the quadrature of the entr
 
 
 class LevyStep(Distribution):
-    """Law of the displacement dx over a time dt: b dt + Gaussian of variance 2 D_o dt + stable of scale D_f dt.
+    """The law of the displacement over a time dt as a `torch.distributions.Distribution`.
 
-    With tempering lam > 0 the stable part's jumps beyond 1 / lam are exponentially rare, and all moments exist.
+    The displacement is b dt, plus a Gaussian of variance 2 D_o dt, plus a stable variable of scale D_f dt. With
+    tempering lam > 0, jumps larger than 1 / lam are exponentially rare and all moments exist.
+
+    Args:
+        b, D_o, D_f, alpha, dt: as in `log_density`; they broadcast.
+        dim: number of coordinates.
+        tempering: as in `log_density`.
+        method: how the density is computed, as in `log_density`.
+        validate_args: False checks nothing, so that parameters which make no sense give NaN.
 
     Batch shape: the broadcast of the arguments (for dim > 1 without the last axis of b and the last two of a matrix
-    D_o). Event shape: () or (dim,).
-    Everything is computed in float64, and comes back in the dtype of the tensors given. With validate_args=False
-    nothing is checked: parameters that make no sense give NaN. For Pyro: `levytorch.pyro.LevyStep`.
+    D_o). Event shape: () or (dim,). Everything is computed in float64 and returned in the dtype of the tensors given.
+    For Pyro use `levytorch.pyro.LevyStep`.
 
     Samples can be differentiated (`rsample`) in all parameters of the stable law, and in b and D_o of the tempered one,
     whose jumps are drawn by rejection; `has_rsample` says whether that covers the parameters that need a gradient.
@@ -182,6 +189,7 @@ class LevyStep(Distribution):
         return self._answer(torch.where(self._of_vectors(self.tempering > 0), out, math.inf).expand_as(self.b))
 
     def log_prob(self, value: Numeric) -> Tensor:
+        """log p of displacements; differentiable in them and in the parameters."""
         at = self._value(value)
         b, D_o, D_f, alpha, dt, lam, wrong = self._sound(at)
         if self.dim > 1:
@@ -345,6 +353,7 @@ class LevyStep(Distribution):
 
     @torch.no_grad()
     def sample(self, sample_shape: Any = torch.Size(), *, generator: torch.Generator | None = None) -> Tensor:  # noqa: B008
+        """Random displacements without gradients; `generator` makes them reproducible."""
         return self._draw(sample_shape, generator)
 
     def rsample(self, sample_shape: Any = torch.Size(), *, generator: torch.Generator | None = None) -> Tensor:  # noqa: B008

@@ -97,13 +97,19 @@ def tail_probability(
     dim: int = 1,
     tempering: Numeric = 0.0,
 ) -> Tensor:
-    """P(|dx - center| > threshold) for one step: R_theta of Algorithm E.6 when threshold is CT and center is mu.
+    """P(|dx - center| > threshold) for one step: the mass of the tail, R_theta in Algorithm E.6.
 
-    Everything broadcasts; for dim > 1 center and b are vectors `[..., dim]` and the Euclidean norm is meant.
-    Tempering, and jumps of another kind in the place of alpha, as in `log_density` (the latter on a line).
-    Differentiable in every argument. Relative accuracy about 1e-12 however small the mass (1e-9 for dim > 1 when the
-    ball's surface passes close to the drifted position). With a matrix D_o the mass is a mean over
-    directions: 1e-8 in the plane, 1e-6 in space, and about 1 % in more dimensions.
+    Args:
+        threshold: the distance from the center beyond which a step counts.
+        center: where the distance is measured from, usually the median step.
+        b, D_o, D_f, alpha, dt: as in `log_density`; jumps of another kind in the place of alpha for one dimension only.
+        dim: number of coordinates. For dim > 1, center and b are vectors `[..., dim]` and distances are Euclidean.
+        tempering: as in `log_density`.
+
+    Returns:
+        The probability, a tensor of the broadcast shape, differentiable in every argument. Its relative accuracy is
+        about 1e-12 however small it is; for dim > 1 it is 1e-9 when the drifted position lies close to the threshold.
+        With a matrix D_o it is a mean over directions: 1e-8 in the plane, 1e-6 in space, about 1 % in more dimensions.
 
     Example:
         >>> tail_probability(8.0, 0.125, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
@@ -165,10 +171,17 @@ def _ball_complement(given: dict[str, Tensor], dim: int) -> Tensor:
 def cutting_threshold(
     alpha: Numeric, D_f: Numeric, dt: Numeric, mass: Numeric = 0.98, *, D_o: Numeric | None = None, dim: int = 1
 ) -> Tensor:
-    """CT of Appendix A: the half-width that holds `mass` of the one-step increments.
+    """The cutting threshold CT of Appendix A: the half-width that holds a given mass of the steps.
 
-    Without D_o it is the stable quantile, (D_f dt)^(1/(2 alpha)) F^-1((1 + mass) / 2), as in the paper. With D_o it is
-    the quantile of the full law; the reduced one can fall below the Gaussian's own width when dt is small.
+    Args:
+        alpha, D_f, dt: as in `log_density`.
+        mass: the probability of a step within the threshold.
+        D_o: the ordinary diffusion. None uses the jumps alone, (D_f dt)^(1/(2 alpha)) F^-1((1 + mass) / 2), as the
+            paper does; that can fall below the width of the Gaussian part if dt is small.
+        dim: number of coordinates.
+
+    Returns:
+        CT, a tensor of the broadcast shape.
 
     Example:
         >>> cutting_threshold(0.3, 3.0, 1 / 40)

@@ -223,17 +223,26 @@ def _distinct(dt: Tensor) -> list[float]:
 
 
 def transition_density(dynamics: Any, x: Any, dx: Any, dt: float) -> Tensor:
-    """The density of x_next - x at dx, given x, after a step of dt along which the coefficients vary.
+    """The density of a step of dt along which the coefficients change with the state.
 
-    dynamics: a Dynamics or a Recovery, one-dimensional; x and dx broadcast and may be of any size. D_o dt must not be
-    so small that the law is narrower than a few hundredths of the period. On a line x must lie in the window of the
-    system, and what leaves it by a jump meets, for the rest of the step, coefficients that are not its own
-    (`coefficients.padded`).
+    `log_density` holds the coefficients constant during the step; this function does not.
 
-    >>> from levytorch import Dynamics
-    >>> p = transition_density(Dynamics(b=1.0, D_o=0.5, D_f=0.0, alpha=0.5), x=0.0, dx=0.1, dt=0.1)
-    >>> round(float(p) * math.sqrt(0.2 * math.pi), 6)  # Brownian motion with drift, at its mode
-    1.0
+    Args:
+        dynamics: a Dynamics or a Recovery in one dimension. D_o dt must not be so small that the law is narrower than a
+            few hundredths of the period.
+        x: the state before the step. On a line it must lie in the window of the system. A path that leaves the window
+            by a jump meets, for the rest of the step, coefficients that are continued beyond it.
+        dx: the displacement, of any size. It broadcasts with x.
+        dt: the length of the step.
+
+    Returns:
+        The density at dx, a float64 tensor of the broadcast shape.
+
+    Example:
+        >>> from levytorch import Dynamics
+        >>> p = transition_density(Dynamics(b=1.0, D_o=0.5, D_f=0.0, alpha=0.5), x=0.0, dx=0.1, dt=0.1)
+        >>> round(float(p) * math.sqrt(0.2 * math.pi), 6)  # Brownian motion with drift, at its mode
+        1.0
     """
     head = System(dynamics)
     step = real_number("dt", dt, "give the time between two observations")

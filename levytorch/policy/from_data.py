@@ -50,39 +50,42 @@ def value_from_data(
     seed: Any = 0,
     **options: Any,
 ) -> DataValue:
-    """The V of the dynamics behind the transitions, of a state on a circle, on a line (period=None) or, where they have
-    two coordinates, on a torus.
+    """The value function of the dynamics behind the data, with or without a model.
 
-    A ValueFunction comes back (V(x), V.derivative(x), V.std(x) from resampled blocks of trajectories) that says what it
-    is: `V.name`, `V.describe()`. On a line it is V on a window, that of the recovery or the range of the data but for
-    excursions, and constant beyond, as that of `solve_value`: steps that end outside land on its ends.
+    The state may be on a circle, on a line (`period=None`) or, with two coordinates, on a torus. On a line V is known
+    on a window and constant beyond, as with `solve_value`: steps that end outside land on its ends. Smoothing is chosen
+    by what predicts blocks of data that are left out best.
 
     Args:
-        method: "lstd", pairs alone, with e^{-beta dt} and the reward linear in between; "phibe", a differential
-            equation from moments of displacements; "brownian", a model without jumps; "model", the V of the fitted law
-            (`solve_value`); "hybrid", lstd with the reward over a step, and tails that the data has lost, from the
-            fitted law; "corrected", the model's V plus what the data says about its error, as far as blocks left out
-            confirm it.
-        recovery: the model of the last three; None: `recover` fits one, and takes alpha and further options (tail,
-            law, ...).
-        n_basis: functions of V where it is fitted to pairs (Fourier on a circle, splines on a line), and of every
-            coefficient of a fitted model; None: 21, in a plane 7 per coordinate (see `recover`).
-        period, origin: of the circle (one number, or one per coordinate), None: a line; those of the recovery where
-            there is one.
+        transitions: the pairs.
+        reward: a number, or a function of x.
+        beta: the discount rate per unit of time.
+        method: "lstd" (pairs alone), "phibe" (a differential equation from moments of displacements), "brownian" (a
+            model without jumps), "model" (`solve_value` of the fitted law), "hybrid" (lstd, with the reward within a
+            step and lost tails from the fitted law), or "corrected" (the model's V plus what the data say about its
+            error).
+        recovery: the model of the last three methods; None fits one.
+        n_basis: functions of V, and of every coefficient of a model that is fitted; None takes 21, and 7 per coordinate
+            in the plane.
+        period, origin: of the circle, or one per coordinate; None for a line. Those of the recovery if there is one.
         order: of PhiBE, 1 or 2; the second takes three observations in a row.
-        CT: displacements beyond it count as none in PhiBE's moments, and are left out of the Brownian fit; None: half a
-            period, or half the window. Without a limit those moments do not exist where jumps are stable.
-        n_bootstrap: resamplings of the blocks (60, or fewer where data is short) for V.std; 0: none. Models have the
-            first-order equivalent, the sandwich of their blocks.
+        CT: larger displacements are left out of PhiBE's moments and of the Brownian fit; None takes half a period, or
+            half the window.
+        n_bootstrap: resamplings of blocks of trajectories for `V.std` (fewer for short data); 0 gives no errors.
+            Methods with a model use a first-order equivalent.
+        seed: of the resampling.
+        options: those of `recover` for a model that is fitted, such as alpha, tail and law.
 
-    Smoothing is chosen by what predicts blocks that are left out best, with V's level free.
+    Returns:
+        A ValueFunction with `V.std(x)`, `V.name` (the method) and `V.describe()`.
 
-    >>> from levytorch import Dynamics, simulate
-    >>> import torch
-    >>> data = simulate(Dynamics.named("constant"), 2000, 40, 1 / 40, seed=0).transitions()
-    >>> V = value_from_data(data, torch.cos, 1.0, method="lstd", n_basis=5)
-    >>> V.name, bool(V.std(0.0) > 0)
-    ('LSTD (no model)', True)
+    Example:
+        >>> from levytorch import Dynamics, simulate
+        >>> import torch
+        >>> data = simulate(Dynamics.named("constant"), 2000, 40, 1 / 40, seed=0).transitions()
+        >>> V = value_from_data(data, torch.cos, 1.0, method="lstd", n_basis=5)
+        >>> V.name, bool(V.std(0.0) > 0)
+        ('LSTD (no model)', True)
     """
     choice("method", method, METHODS)
     V = prepare(

@@ -71,24 +71,30 @@ def improve(
     window: Any = None,
     seed: int = 0,
 ) -> Improvement:
-    """The best policy over the actions of a recovery with actions (or of a ControlledDynamics), by policy iteration.
+    """The best policy over the actions of a fit, by policy iteration.
 
-    Args:
-        reward: r(x), or r(x, action).
-        temperature: of the entropy; 0 takes the best action everywhere.
-        n_modes: nodes of V: 129 on a cell, 256 on a line, 24 per coordinate on a torus if None; a greedy policy jumps
-            between actions, so V has kinks in its curvature.
-        window: of a state on a line, as of `solve_value`; beyond its ends V stays what it is there.
-        seed: of the bootstrap that corrects the gain.
-
-    Actions on a scale are chosen from a grid over the logged range (9 numbers, 5 x 5 vectors);
+    Actions on a scale are chosen from a grid over the logged range (9 numbers, or 5 x 5 vectors);
     `improve(found.on([...]), ...)` chooses from others.
 
-    >>> from levytorch import ControlledDynamics
-    >>> push = ControlledDynamics(lambda x, a: float(a) + 0 * x, 1.0, 0.5, 0.6, actions=(-1, 1))
-    >>> best = improve(push, torch.cos, beta=1.0)
-    >>> best.policy(torch.tensor([1.0, -1.0])).argmax(1).tolist()  # towards 0, where cos is largest
-    [0, 1]
+    Args:
+        recovery: a ControlledRecovery, a ContinuousRecovery or a ControlledDynamics.
+        reward: r(x), or r(x, action).
+        beta: the discount rate per unit of time.
+        temperature: of the entropy; 0 takes the best action everywhere.
+        n_modes: resolution of V; None takes 129 on a circle, 256 on a line, and 24 per coordinate on a torus.
+        window: of a state on a line, as in `solve_value`; beyond its ends V stays what it is there.
+        seed: of the bootstrap that corrects the gain for having chosen the best.
+
+    Returns:
+        An Improvement: `.policy`, its value `.V`, `.q(x)`, the mean `.gain` over the policy of the data with its
+        standard error `.gain_std`, and `.history`.
+
+    Example:
+        >>> from levytorch import ControlledDynamics
+        >>> push = ControlledDynamics(lambda x, a: float(a) + 0 * x, 1.0, 0.5, 0.6, actions=(-1, 1))
+        >>> best = improve(push, torch.cos, beta=1.0)
+        >>> best.policy(torch.tensor([1.0, -1.0])).argmax(1).tolist()  # towards 0, where cos is largest
+        [0, 1]
     """
     if not (hasattr(recovery, "of") and hasattr(recovery, "actions")) and not hasattr(recovery, "on"):
         raise InputError(

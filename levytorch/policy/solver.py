@@ -95,26 +95,36 @@ def solve_value(
 ) -> ValueFunction:
     """Solve beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V for V.
 
-    reward: a function of x (tensor in, tensor out) or a number. Without a window the equation is collocated at
-    `n_modes` points of the cell and the reward must have its period. With `window=(low, high)` the residual is
-    minimised in L2 over the window only (section 4.3): use it when data, and hence the coefficients, cover part of the
-    cell; a window that reaches beyond the data is refused unless `beyond_data` says that the coefficients may be
-    trusted there. `n_modes=None` refines the resolution until V changes by less than `tolerance` relative to max |V|. A
-    Recovery with a covariance gives V.std. On a torus of two or three circles the reward is a function [..., d] ->
-    [...], D_o may be a matrix, `n_modes` counts per coordinate and there is no window.
+    On a circle V is a Fourier series, on a line it is known at nodes of a window, and on a torus it is a product of
+    series.
 
-    On a line (period None) V is solved on `window`, by default the range of the data of a Recovery; `n_modes` counts
-    nodes. `exterior` says what is beyond: "constant" (None means this: V stays at its end value, so that jumps past an
-    end land on it and diffusion is reflected there), "absorb" (V = 0 outside), or a function g of x (V = g outside:
-    exit problems, episodes that end with a reward). Without a window and an exterior V.std of a Recovery includes how
-    much the exterior matters: the difference to V on a window eight times as wide, over which the coefficients go on as
-    the head continues them.
+    Args:
+        dynamics_or_recovery: a Dynamics, a Recovery, or the closed loop of a policy (`found.under(policy)`). A Recovery
+            with a covariance gives `V.std`.
+        reward: a number, or a function of x (tensor in, tensor out). Without a window it must have the period of the
+            coefficients. In several dimensions it maps [..., d] to [...].
+        beta: the discount rate per unit of time, positive.
+        n_modes: the resolution: Fourier functions on a circle (per coordinate on a torus), nodes on a line. None
+            refines it until V changes by less than `tolerance`.
+        window: (low, high). On a circle, the part that the data cover: the equation is then solved by least squares
+            there (section 4.3). On a line, where V is solved; None takes the range of the data.
+        exterior: on a line, what lies beyond the window: "constant" (None means this: V stays at its value at the end,
+            so that jumps past an end land on it and diffusion is reflected), "absorb" (V = 0), or a function of x (V is
+            that function: exit problems, episodes that end with a reward). If you give neither a window nor an
+            exterior, `V.std` includes how much the exterior matters.
+        tolerance: the change of V, relative to its largest value, at which the resolution is fine enough.
+        max_modes: the finest resolution that is tried.
+        beyond_data: True allows a window that reaches beyond the data, which is refused otherwise.
 
-    >>> import torch
-    >>> from levytorch import Dynamics
-    >>> V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, beta=0.5)
-    >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
-    0.4
+    Returns:
+        A ValueFunction: `V(x)`, `V.std(x)`, `V.gradient(x)`, `V.plot()`.
+
+    Example:
+        >>> import torch
+        >>> from levytorch import Dynamics
+        >>> V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, beta=0.5)
+        >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
+        0.4
     """
     tolerance = positive_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
     max_modes = check_modes("max_modes", max_modes)

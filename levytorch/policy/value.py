@@ -31,20 +31,30 @@ States = Tensor | np.ndarray | float
 
 @dataclass(frozen=True, repr=False)
 class ValueFunction:
-    """V with beta V = r + b . grad V + D_o Lap V - D_f (-Lap)^alpha V on a space.
+    """V with beta V = r + b . grad V + D_o Lap V - D_f (-Lap)^alpha V.
 
-    Call it at any x (tensor, array or number; [..., 2] in the plane); a float64 tensor comes back. On a circle
-    `coefficients` (n,) are those of a Fourier series, on an interval values (n + 1,) at its nodes, on a torus
-    (n, n // 2 + 1) those of a real Fourier transform divided by n^2.
+    `solve_value` and `value_from_data` return it. Call it at any x (tensor, array or number; [..., d] in d > 1
+    dimensions); a float64 tensor comes back.
 
-    window: the part of a circle on which the equation was solved, and V means something; the interval itself on a line.
-    exterior: what is beyond the ends of an interval, see `solve_value`; outside: V there where it is given, at
-    distances from the ends. residual: max |(beta - L) V - r| between the points, relative to max |r|. change: how much
-    V moved when the resolution was last refined, None when n_modes was given. iterations: of GMRES, in the plane.
+    Args:
+        coefficients: on a circle those of a Fourier series, (n,); on an interval values at its nodes, (n + 1,); on a
+            torus a real Fourier transform divided by n^2.
+        space: the circle, interval or product on which V is defined.
+        beta: the discount rate.
+        window: the part of a circle on which the equation was solved; the interval itself on a line.
+        exterior: what lies beyond the ends of an interval, see `solve_value`.
+        outside: V beyond the ends, if it was given as a function.
+        residual: max |(beta - L) V - r| between the points, relative to max |r|.
+        condition: condition number of the linear system.
+        change: how much V moved when the resolution was last refined; None if n_modes was given.
+        iterations: of GMRES, in several dimensions.
+        converged: whether V stopped changing before the finest resolution.
+        covariance_factor: S with cov V = S S^T, behind `std`; None without error bars.
 
-    >>> V = ValueFunction(torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64), Circle(), beta=0.1)
-    >>> float(V(0.0))
-    1.5
+    Example:
+        >>> V = ValueFunction(torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64), Circle(), beta=0.1)
+        >>> float(V(0.0))
+        1.5
     """
 
     coefficients: Tensor
@@ -88,6 +98,7 @@ class ValueFunction:
 
     @property
     def dim(self) -> int:
+        """Number of coordinates."""
         return self.space.dim
 
     @property

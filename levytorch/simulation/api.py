@@ -46,24 +46,33 @@ def simulate(
     order: int = 1,
     progress: bool | None = None,
 ) -> Trajectories:
-    """n_trajectories paths of n_steps + 1 points, dt apart.
+    """Simulate paths of n_steps + 1 points, dt apart.
 
-    A system with actions is simulated under a policy: `simulate(controlled, policy, n_trajectories, n_steps, dt)`.
+    The result depends on the seed alone, not on threads or chunks, and the first k of n paths are those of a run of k.
 
     Args:
-        substeps: Euler-Maruyama steps between two points ("euler" only).
-        x0: a number, or one initial state per trajectory; None is uniform on the period (on the window of a line).
-        seed: 0 <= seed < 2^63, a generator of torch or NumPy, or None for a new one; `.seed` of the result has what was
-            used. The result depends on it alone, not on threads or chunks, and the first k of n
-            trajectories are those of a run with n = k.
-        sampler: "euler", the only one. (The paper's Metropolis sampler is with its experiments:
-            `benchmarks.paper.metropolis.metropolis_paths`.)
-        order: weak order of the Euler steps. With 2 they freeze extrapolated coefficients: the error of the simulation
-            falls as 1 / substeps^2 (ten substeps do what hundreds do with 1), for periodic coefficients and one alpha.
+        dynamics: a `Dynamics`. A system with actions is simulated under a policy, which is then the second argument:
+            `simulate(controlled, policy, n_trajectories, n_steps, dt)`.
+        n_trajectories: number of paths.
+        n_steps: steps of each path.
+        dt: time between two points.
+        substeps: Euler-Maruyama steps between two points.
+        x0: a number, or one initial state per path; None draws them uniformly from the period (on a line from the
+            window).
+        seed: a whole number, a generator of torch or NumPy, or None for a new one; `.seed` of the result has what was
+            used.
+        sampler: "euler", the only one. The paper's Metropolis sampler is
+            `benchmarks.paper.metropolis.metropolis_paths`.
+        order: weak order of the substeps. With 2, the error of the simulation falls as 1 / substeps^2, for periodic
+            coefficients and one alpha: ten substeps are then as good as hundreds with 1.
         progress: show a progress bar; None shows one for long runs on a terminal.
 
-    >>> simulate(Dynamics.named("constant"), 3, 40, 1 / 40, seed=1).to_array().shape
-    (3, 41)
+    Returns:
+        Trajectories.
+
+    Example:
+        >>> simulate(Dynamics.named("constant"), 3, 40, 1 / 40, seed=1).to_array().shape
+        (3, 41)
     """
     if not isinstance(dynamics, Dynamics):
         raise InputError(

@@ -49,72 +49,64 @@ def recover(
     client: Any = None,
     **options: Any,
 ) -> Any:
-    """Recover b(x), D_o(x), D_f(x) (and alpha) from data by maximum likelihood.
+    """Recover b(x), D_o(x), D_f(x), and if asked for alpha and the tempering, from data by maximum likelihood.
 
-    Quiet, and writes nothing; train.py is the same code with configuration, logging and files.
+    It prints nothing and writes nothing. train.py is the same code with configuration, logging and files.
 
     Args:
-        data: Transitions, Trajectories or a Lattice; or a frame of pandas, polars or pyarrow, with the options of
+        data: Transitions, Trajectories or a Lattice; a frame of pandas, polars or pyarrow, with the options of
             `Trajectories.from_frame` (`recover(df, id="animal", time="t", value="x", alpha="learn", period=None)`); or
             an array, with those of `Trajectories.from_arrays` (`recover(x, dt=0.1, alpha=0.3)`).
-        alpha: a number in (0, 1) when known, "learn" for an unknown constant, "function" for alpha(x).
-        coefficients: "auto" ("fourier" on a cell, "spline" on a line: n_basis functions per coefficient, 1 gives
-            constants), "polynomial" (on a line: b a polynomial of a degree, 3 by default, D_o and D_f splines) or
-            "mlp". For transitions in the plane or in space n_basis counts per coordinate (5 or 7 rather than 21; see
-            truncation).
-        n_basis: "auto" takes the number whose likelihood of held-out trajectories (blocks of time for few) is largest;
-            the curve is in metrics["selection"].
-        period: of the coefficients; in d > 1 dimensions one number or one per coordinate. None: a state on a line,
-            whose window is the range of the data but for excursions; pairs that start outside of it are left out and
-            counted, and beyond it coefficients are constant (b: see continuation).
-        tempering: a rate lam >= 0 per unit of x beyond whose inverse jumps are exponentially rare, when known (0: the
-            paper's law); "learn" for an unknown one.
-        D_o, D_f: a known constant, in the units of the data, instead of a coefficient to be recovered (D_o=0: jumps
-            alone).
+        alpha: a number in (0, 1) if it is known, "learn" for an unknown constant, "function" for alpha(x).
+        coefficients: the head: "auto" ("fourier" on a circle, "spline" on a line), "polynomial" (on a line: b a
+            polynomial, D_o and D_f splines), "mlp" (a network), or a Head of your own.
+        n_basis: functions per coefficient; 1 gives constants. In d > 1 dimensions it counts per coordinate (5 or 7
+            rather than 21). "auto" takes the number with the largest likelihood of held-out trajectories.
+        period: of the state, one number or one per coordinate. None is a state on a line: coefficients are fitted on a
+            window, the central 99 % of the observed states and a margin; pairs that start outside are left out and
+            counted.
+        tempering: a rate >= 0 per unit of x, if it is known: jumps larger than its inverse are exponentially rare. 0 is
+            the stable law of the paper. "learn" estimates it.
+        D_o, D_f: a known constant, in the units of the data, instead of a coefficient to be recovered.
         noise: the form of D_o in d > 1 dimensions: "isotropic" (a number at every state), "diagonal" (a variance per
-            coordinate) or "matrix" (a symmetric positive matrix; `found.D_o(x)` is then [..., d, d]).
-        tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
-            "conditional" | "none"}.
-        engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
-            for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for linear heads with more than 5
-            functions, fisher for fewer, lbfgs for other heads; or an Engine, which has its options.
-        seed: of adam's batches, of a random start and of the split of validation; also a generator of torch or NumPy,
+            coordinate) or "matrix" (a symmetric positive matrix).
+        tail: how lost tails are treated: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT":
+            20.0, "method": "tcf" | "conditional" | "none"}.
+        engine: what maximises the likelihood: "fisher", "evidence" (fisher, with as much smoothing as the data ask
+            for), "lbfgs", "adam" (the paper's Algorithm B.1), "adamw", "auto", or an Engine, which has its options.
+        seed: of mini-batches, of a random start and of held-out trajectories; a number, a generator of torch or NumPy,
             or None for a new one. `metrics["seed"]` has what was used.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
-        density: how log p is computed: "auto", "table", "contour", "windowed" (the paper).
-        law: coefficients "frozen" over a step, as in the paper; "exact": followed along it (one dimension, a period or
-            splines on a line, a few distinct dt); "corrected": the frozen law's score, freed of its bias by the exact
-            law, which is cheaper (linear heads); "auto": exact (on a line corrected) where that is available, changes
-            anything and takes a minute at most, and metrics["law_reason"] says what was chosen and why; or an object
-            with the methods of `levytorch.likelihood.laws.Law` (examples/own_law.py).
-        std: the law whose information gives the standard errors: "auto", the one of the fit, or "frozen".
-        lattice: whether full-batch engines see the data as a lattice, read once: "auto", "always", "never".
-        validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
+        density: how log p is computed: "auto", "table", "contour" or "windowed" (the paper).
+        law: the density of a step: "frozen" holds coefficients constant during it, as the paper does; "exact" follows
+            them; "corrected" and "simulated" remove the bias of the frozen law; "auto" takes the frozen law unless
+            another is available and would change the estimates, and `metrics["law_reason"]` says why; or a Law of your
+            own.
+        std: the law whose information gives the standard errors: "auto", that of the fit, or "frozen".
+        lattice: whether all pairs are read once into a weighted batch: "auto", "always" or "never".
+        validation: share of the trajectories to hold out; their likelihood is `metrics["val/nll"]`.
         progress: show a progress bar.
-        actions: "auto": where the transitions have actions each gets coefficients of its own, and a ControlledRecovery
-            comes back (a ContinuousRecovery where they are numbers on a scale); None: all pairs alike.
+        actions: "auto" gives every action of the data coefficients of its own; None treats all pairs alike.
         shared: which of "b", "D_o", "D_f" all actions have in common (alpha and tempering they always have).
-        n_action: polynomials of a continuous action per function of x; 3 is a parabola.
-        modulation: the period of a covariate, which the transitions hold as their action (24 for hours of the day):
-            D_o and D_f are multiplied by a positive periodic function of it, `recovery.modulation`, whose mean over the
-            data is one; fitted to the pairs under the frozen law.
-        n_modulation: Fourier functions of its logarithm.
-        memory: for volatility that comes in clusters: D_o and D_f are multiplied by f(m), m an exponentially weighted
-            mean of the sizes of past steps. A half-life in the time of the data, two or three of them, or "learn", for
-            those with the largest likelihood; `recovery.memory` has them. Pairs at the start of trajectories, until the
-            memory has filled, are left out. Under the frozen law or the simulated one.
-        client: a `dask.distributed.Client`, for data that is files: a pattern, a list of paths, or
-            `levytorch.distributed.Files`, which has the options of reading. Files are read by the workers, and never
-            are all pairs in one place (docs/scaling.md).
-        options: the keywords of `levytorch.training.settings.Options`. Those of the head (fourier: origin, positivity,
-            n_basis_alpha, truncation; spline: window, knots, continuation, free, positivity, n_basis_alpha, truncation;
-            polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
-            n_features, periodic, window, activation, shared_trunk, residual),
-            of the engine (fisher: max_steps, tolerance, damping, n_bins, penalty; lbfgs:
-            max_steps, iterations, history, tolerance; adam: max_steps, lr, window, gradient, stop_early, ...) and of
-            batches (batch_size, mixing, chunk_size); one that this head and engine do not have is refused with the
-            list. Also as a mapping: engine={"name": "adam", "max_steps": 1000}.
+        n_action: polynomials of an action on a scale per function of x; 3 is a parabola.
+        modulation: the period of a covariate, which the transitions hold as their action (24 for hours of the day). D_o
+            and D_f are multiplied by a positive periodic function of it, `found.modulation`, whose mean over the data
+            is one.
+        n_modulation: Fourier functions of the logarithm of that function.
+        memory: for volatility that comes in clusters: D_o and D_f are multiplied by a function of the sizes of past
+            steps. A half-life in the time of the data, two or three of them, or "learn". `found.memory` has them. Pairs
+            at the start of a trajectory, until the memory has filled, are left out.
+        client: a `dask.distributed.Client`, for data that are files: a pattern, a list of paths, or
+            `levytorch.distributed.Files`.
+        options: further keywords of the head (origin, positivity, window, knots, continuation, degree, width, depth,
+            ...), of the engine (max_steps, tolerance, penalty, lr, ...) and of batches (batch_size, mixing,
+            chunk_size). One that this head and engine do not have is refused with the list.
+            `levytorch.training.settings.Options` names all. `engine={"name": "adam", "max_steps": 1000}` gives those of
+            an engine with its name.
+
+    Returns:
+        A Recovery; for data with labelled actions a ControlledRecovery, for actions on a scale a ContinuousRecovery.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate

@@ -40,10 +40,22 @@ def action_bins(bounds: Sequence[tuple[float, float]]) -> EvenBins:
 
 @dataclass
 class ContinuousRecovery(CountedActions):
-    """b(x, a), D_o(x, a), D_f(x, a) for a, a number or a vector of two, in the logged range `bounds`.
+    """The coefficients of (x, a), with a an action on a scale: a number or a vector of two. `recover` returns it.
 
-    recovery: of the head of rows (x, a). counts (bins, parts): pairs per bin of the action and part of the cell; places
-    (bins, m): the mean action of each.
+    Ask it for a coefficient under an action (`found.b(x, a)`), and for the closed loop of a policy
+    (`found.under(policy)`), which goes into `solve_value`. Actions outside the logged range `bounds` are refused.
+
+    Args:
+        recovery: the fit of the head of rows (x, a).
+        counts: (bins, parts), pairs per bin of the action and part of the cell.
+        places: (bins, m), the mean action of each bin.
+
+    Example:
+        >>> from levytorch import ControlledDynamics, recover, simulate
+        >>> logs = simulate(ControlledDynamics.named("thrust"), "uniform", 50, 40, 1 / 40, seed=0).transitions()
+        >>> found = recover(logs, alpha=0.75, n_basis=1, period=None)
+        >>> bool(found.b(0.0, 1.0) > found.b(0.0, -1.0))
+        True
     """
 
     recovery: Recovery
@@ -108,12 +120,15 @@ class ContinuousRecovery(CountedActions):
         return NumberPolicy("uniform", self.bounds).inside(action)
 
     def b(self, x: ArrayLike, action: ArrayLike) -> Tensor:
+        """The drift at x while an action is held."""
         return self.coefficients(x, action).b
 
     def D_o(self, x: ArrayLike, action: ArrayLike) -> Tensor:
+        """The ordinary diffusion at x while an action is held."""
         return self.coefficients(x, action).D_o
 
     def D_f(self, x: ArrayLike, action: ArrayLike) -> Tensor:
+        """The fractional diffusion at x while an action is held."""
         return self.coefficients(x, action).D_f
 
     def std(self, x: ArrayLike, action: Any) -> tuple[Tensor, Tensor, Tensor]:

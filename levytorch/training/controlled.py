@@ -231,10 +231,24 @@ class ClosedLoop(Recovery):
 
 @dataclass
 class ControlledRecovery(CountedActions):
-    """b(x, a), D_o(x, a), D_f(x, a) in the units of the data, for every action of the data.
+    """The coefficients of every labelled action, with their errors. `recover` returns it for data with actions.
 
-    covariance: of the parameters of all actions, one action after the other; `counts` (A, bins): pairs per action and
-    part of the cell.
+    Ask it for a coefficient under an action (`found.b(x, action)`), for one action (`found.of(action)`), and for the
+    closed loop of a policy (`found.under(policy)`), which goes into `solve_value`.
+
+    Args:
+        actions: the labels.
+        recoveries: one Recovery per action.
+        covariance: of the parameters of all actions, one action after the other; None without errors.
+        counts: (A, parts), pairs per action and part of the cell.
+        metrics: plain numbers and strings about the fit.
+
+    Example:
+        >>> from levytorch import ControlledDynamics, recover, simulate
+        >>> logs = simulate(ControlledDynamics.named("pushes"), "uniform", 100, 40, 1 / 40, seed=0).transitions()
+        >>> found = recover(logs, alpha=0.6, n_basis=1, law="frozen")
+        >>> found.actions, bool(found.b(0.0, 1) > found.b(0.0, -1))
+        ((-1, 0, 1), True)
     """
 
     actions: tuple[Any, ...]
@@ -249,12 +263,15 @@ class ControlledRecovery(CountedActions):
         return self.recoveries[self._index(action)]
 
     def b(self, x: ArrayLike, action: Any) -> Tensor:
+        """The drift at x while an action is held."""
         return self.of(action).b(x)
 
     def D_o(self, x: ArrayLike, action: Any) -> Tensor:
+        """The ordinary diffusion at x while an action is held."""
         return self.of(action).D_o(x)
 
     def D_f(self, x: ArrayLike, action: Any) -> Tensor:
+        """The fractional diffusion at x while an action is held."""
         return self.of(action).D_f(x)
 
     def std(self, x: ArrayLike, action: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -60,12 +60,30 @@ ArrayLike = float | list[float] | np.ndarray | Tensor
 
 @dataclass
 class Recovery(Reported):
-    """b(x), D_o(x), D_f(x) and alpha in the units of the data.
+    """The recovered coefficients b(x), D_o(x), D_f(x) and alpha, in the units of the data. `recover` returns it.
 
-    covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
-    shift: (P,) what theta was moved by from the frozen law's maximum, where law "corrected" is the frozen one without
-    the bias of its drift; blocks: the data of the fit, for standard errors that are computed from it (not saved);
-    own_law: the law of the fit where it is none of levytorch's (not saved either).
+    Ask it for values (`found.b(x)`), errors (`found.std(x)`, `found.conf_int(x)`), a table (`found.summary()`), a
+    figure (`found.plot()`), forecasts, and simulated paths. `converged`, `log_likelihood`, `nobs`, `aic` and `bic`
+    describe the fit.
+
+    Args:
+        head: the module that gives the coefficients.
+        tcf: the tail correction factor; 0 without one.
+        log_likelihood: of all pairs.
+        converged: whether the likelihood reached its maximum.
+        covariance: of the parameters (P, P); None if the engine gives none.
+        metrics: plain numbers and strings about the fit.
+        history: one row per step of the fit.
+        shift: (P,) how far the corrected or simulated law moved the parameters from the frozen law's maximum.
+        blocks: the data of the fit, for errors that are computed from them; not saved.
+        own_law: a law of your own that was fitted; not saved.
+        replicas: bootstrap replicas that were computed.
+
+    Example:
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> found = recover(simulate(Dynamics.named("constant"), 500, 40, 1 / 40), alpha=0.3, n_basis=1, law="frozen")
+        >>> found.converged, abs(float(found.b(0.0)) - 5.0) < 3 * float(found.std(0.0)[0])
+        (True, True)
     """
 
     head: Head
@@ -96,16 +114,20 @@ class Recovery(Reported):
         return Coefficients(b, D_o, D_f, alpha, c.tempering)
 
     def b(self, x: ArrayLike) -> Tensor:
+        """The drift at x."""
         return self.coefficients(x).b
 
     def D_o(self, x: ArrayLike) -> Tensor:
+        """The ordinary diffusion at x; [..., d, d] if it is a matrix."""
         return self.coefficients(x).D_o
 
     def D_f(self, x: ArrayLike) -> Tensor:
+        """The fractional diffusion at x."""
         D_f = self.coefficients(x).D_f
         return torch.where(D_f <= NO_JUMPS, 0.0, D_f)
 
     def alpha_at(self, x: ArrayLike) -> Tensor:
+        """alpha at x, also where it is one number."""
         return self.coefficients(x).alpha
 
     @property
@@ -122,7 +144,7 @@ class Recovery(Reported):
 
     @property
     def law(self) -> str:
-        """The law that the coefficients were fitted under: "frozen", "corrected" or "exact"."""
+        """The law of the fit: "frozen", "corrected", "exact", "simulated", or the name of your own."""
         return self.metrics.get("law", "frozen")
 
     @property
@@ -259,14 +281,22 @@ class Recovery(Reported):
         return _AtBoundary(**kept | {"covariance": _extended(self.covariance, list(found.values()))})
 
     def conf_int(self, x: ArrayLike, level: float = 0.95, kind: str = "fisher") -> Intervals:
-        """Pointwise intervals of b, D_o and D_f at x, each [..., 2]; variances and D_f are not below zero. kind: see
-        `std`.
+        """Pointwise confidence intervals of b, D_o and D_f at x; those of D_o and D_f do not go below zero.
 
-        >>> from levytorch import Dynamics, recover, simulate
-        >>> found = recover(simulate(Dynamics.named("constant"), 500, 40, 1 / 40), alpha=0.3, n_basis=1)
-        >>> low, high = found.conf_int(0.0).b
-        >>> bool(low < 5.0 < high)
-        True
+        Args:
+            x: states.
+            level: the probability of an interval.
+            kind: which standard errors, see `std`.
+
+        Returns:
+            A named tuple (b, D_o, D_f), each [..., 2]: lower and upper end.
+
+        Example:
+            >>> from levytorch import Dynamics, recover, simulate
+            >>> found = recover(simulate(Dynamics.named("constant"), 500, 40, 1 / 40), alpha=0.3, n_basis=1)
+            >>> low, high = found.conf_int(0.0).b
+            >>> bool(low < 5.0 < high)
+            True
         """
         z = float(ndtri(0.5 + 0.5 * number_within("level", level, "(0, 1)", "pass such as 0.95")))
         c, stds = self.coefficients(x), self.std(x, kind)
@@ -279,6 +309,7 @@ class Recovery(Reported):
     # -- as a whole ---------------------------------------------------------------------------------------------------
     @property
     def n_parameters(self) -> float:
+        """How many parameters the data determine; fewer than the head has if they are smoothed."""
         return float(self.metrics.get("parameters", self.theta.numel()))
 
     def model_in_words(self) -> str:
