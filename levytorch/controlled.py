@@ -90,7 +90,7 @@ class ControlledDynamics:
         return self.systems[self.actions[index]]
 
     def policy(self, given: Any) -> Policy | NumberPolicy:
-        """A policy over these actions from whatever describes one."""
+        """A policy over these actions, from any accepted form of a policy."""
         return Policy(given, self.actions) if self.actions else NumberPolicy(given, self.bounds, known="range")
 
     def under(self, policy: Any) -> Dynamics:

@@ -158,7 +158,7 @@ def listed(name: str, given: Any, remedy: str) -> list[Any]:
 
 
 def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor, argument: str = "x") -> Any:
-    """What a caller's own function says at x; whatever goes wrong in it is told with its name."""
+    """The values of a caller's function at x; an error in it is reported with its name."""
     try:
         return function(x)
     except LevytorchError:

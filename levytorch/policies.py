@@ -1,4 +1,4 @@
-"""Policies pi(a | x), over labels or over numbers, whatever form a user has them in.
+"""Policies pi(a | x), over labels or over numbers, in every form that a user may pass.
 
 While an action is held over a step, the step's law has the coefficients of that action; a randomised policy that is
 observed at short intervals has the averaged generator, L^pi = sum_a pi(a | x) L^a.

@@ -477,7 +477,7 @@ class LinkedHead(Head):
 
 
 class HeadInUnits(Head):
-    """A head of one's own, which knows its coefficients in the units of the data, for x and time in other units."""
+    """A head of the user's own, in the units of the data, evaluated for x and time in other units."""
 
     def __init__(self, head: Head, units: Units) -> None:
         super().__init__()

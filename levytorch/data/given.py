@@ -1,4 +1,4 @@
-"""Whatever a caller has for data, as what a fit takes: transitions, or a lattice."""
+"""Converts the data of a caller into what a fit takes: transitions or a lattice."""
 
 from __future__ import annotations
 

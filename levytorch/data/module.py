@@ -240,7 +240,7 @@ class HeldOut:
 
 
 def fingerprint(data: Transitions | Lattice) -> list[float]:
-    """What tells this data from other data, of whatever size: how many pairs, and some of them."""
+    """A fingerprint of the data of constant size: the number of pairs, and some of them."""
     if isinstance(data, Lattice):
         batch = data.full_batch().main
         sums = float(batch.weight.abs().sum()), float((batch.weight * batch.dx).sum())

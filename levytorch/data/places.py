@@ -195,7 +195,7 @@ def _opened(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _asking(url: str) -> Iterator[None]:
-    """Whatever goes wrong at a remote place, in one sentence."""
+    """An error at a remote location, in one sentence."""
     try:
         yield
     except Exception as error:  # every file system has its own errors

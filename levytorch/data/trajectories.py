@@ -426,7 +426,7 @@ class Trajectories:
 
 
 def _names(ids: Any) -> list[Any]:
-    """A list of names: anything that can be told apart and printed."""
+    """A list of names: anything that can be compared and printed."""
     try:
         names = list(ids.tolist() if hasattr(ids, "tolist") else ids)
         hash(tuple(names))

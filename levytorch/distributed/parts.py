@@ -1,4 +1,4 @@
-"""What one worker makes of one file: its lattice, and what tells whether trajectories go on in another file."""
+"""What one worker returns for one file: its lattice, and the ends of trajectories that may continue in another file."""
 
 from __future__ import annotations
 

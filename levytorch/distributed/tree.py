@@ -1,4 +1,4 @@
-"""A sum whose order is fixed beforehand, whatever order its terms arrive in."""
+"""A sum in a fixed order, in whatever order its terms arrive."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def plain(text: str, most: int = 40) -> str:
 def new_axes(
     rows: int, columns: int, *, width: float = 4.0, height: float = 3.0, margins: dict[str, float] | None = None
 ) -> tuple[Figure, np.ndarray[Any, Any]]:
-    """A figure of rows x columns panels that belongs to nobody's global state; axes is always a 2-d array.
+    """A figure of rows x columns panels without global state; axes is always a 2-d array.
 
     margins: inches that differ from the usual ones. Panels then lie where they are put, which is drawn twice as fast as
     a layout that measures every text first; without them (None) the layout is measured.

@@ -91,7 +91,7 @@ def _pairs(ax: Axes, x: Array, pairs: Mapping[str, Array], units: AxisNames, lab
 def policy_values(
     x: Array, curves: Mapping[str, Curve], *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """V of several policies with their 95 % bands; below, the effective number of pairs that speak for each."""
+    """V of several policies with their 95 % bands; below, the effective number of pairs that support each."""
     units = units or AxisNames()
     top = 0.3 + 0.18 * -(-len(curves) // 3)
     fig, axes = new_axes(2, 1, width=6.4, height=2.6, margins={"top": top, "left": 0.85, "gap_y": 0.3})
@@ -132,7 +132,7 @@ def _shade(ax: Axes, x: Array, curves: Mapping[str, Curve]) -> None:
 def policy_over_state(
     x: Array, probabilities: Array, labels: Sequence[Any], pairs: Array, *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """pi(a | x) as areas that add up to one, (n, A); hatched where fewer than a few pairs speak for the policy."""
+    """pi(a | x) as areas that add up to one, (n, A); hatched where only few pairs support the policy."""
     fig, axes = new_axes(1, 1, width=6.4, height=2.8, margins={"top": 0.45, "left": 0.85})
     ax = axes[0, 0]
     colors = [COLORS[number % len(COLORS)] for number in range(len(labels))]

@@ -1,4 +1,4 @@
-"""What knows no jumps: PhiBE, a differential equation for V from moments, and a Brownian model by maximum likelihood.
+"""Methods without jumps: PhiBE, a differential equation for V from moments, and a Brownian model by maximum likelihood.
 
 PhiBE (Zhu 2024) takes the coefficients of the equation to be conditional moments of displacements,
 

@@ -119,7 +119,7 @@ def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, *
     """Evaluate policies by name on a ControlledRecovery; differences are to "behaviour" if it is among them, else to
     the first.
 
-    policies: {name: whatever describes a policy}; options: those of `solve_value`. V of a policy that jumps between
+    policies: {name: a policy in any accepted form}; options: those of `solve_value`. V of a policy that jumps between
     actions has kinks, and is found on a fixed number of nodes unless n_modes says otherwise.
     """
     if not hasattr(recovery, "under") or not hasattr(recovery, "counts"):

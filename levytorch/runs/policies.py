@@ -92,7 +92,7 @@ class PolicyResult:
 
     # -- numbers and figures ------------------------------------------------------------------------------------------
     def curves(self) -> dict[str, Curve]:
-        """V of every policy on the grid, and the pairs that speak for it around each state."""
+        """V of every policy on the grid, and the effective number of pairs that support it around each state."""
         found = {}
         for name, V in self.table.values.items():
             std = None if V.covariance_factor is None else V.std(self.x).numpy()

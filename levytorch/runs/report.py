@@ -117,7 +117,7 @@ def _states_of_curves(recovery: Recovery) -> torch.Tensor:
 
 
 def states_of(data: Any) -> torch.Tensor:
-    """Observed states, evenly over the data and at most so many that nobody waits for them."""
+    """Observed states, evenly spaced in the data and limited in number."""
     if isinstance(data, Lattice):
         bins = data.counts_of_states()
         generator = torch.Generator().manual_seed(0)

@@ -351,7 +351,7 @@ def trainer_of(trainer: Mapping[str, Any], build: Build) -> tuple[dict[str, Any]
 
 
 def build_with_hydra(where: str, node: Any) -> Any:
-    """What a node names, and in it what its parts name: settings of one's own command line."""
+    """What a node names, and in it what its parts name: settings of the user's own command line."""
     import hydra
     from hydra.errors import InstantiationException
 

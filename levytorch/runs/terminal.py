@@ -120,7 +120,7 @@ def _checks(verdicts: Sequence[Verdict]) -> Any:
 
 
 def value_sentence(metrics: Mapping[str, Any]) -> str | None:
-    """How well V is known; where the data leaves its level open, level and shape apart."""
+    """The error of V, or its standard error; level and shape separately if the data do not determine the level."""
     level = metrics.get("level_std_V")
     if level is not None and level > OPEN_LEVEL:
         level_error, shape_error = (
@@ -135,7 +135,10 @@ def value_sentence(metrics: Mapping[str, Any]) -> str | None:
         expected = f" (standard error {metrics['std_V']:.2%})" if "std_V" in metrics else ""
         return f"Value function: the relative L2 error is {metrics['error_V']:.2%}{expected}."
     if level is not None:
-        return f"Value function: its level is known to {level:.2%}, its shape to {metrics['shape_std_V']:.2%}."
+        return (
+            f"Value function: standard errors relative to the size of V: level {level:.2%}, shape "
+            f"{metrics['shape_std_V']:.2%}."
+        )
     return None
 
 

@@ -170,7 +170,7 @@ def _estimate(one: Recovery) -> tuple[Tensor, Tensor]:
 
 
 def _judged(found: Sequence[Recovery]) -> dict[str, Any]:
-    """Whether tempering is told from zero, in the words of a single fit: by all actions together and by one alone,
+    """Whether tempering can be distinguished from zero, as in a single fit: by all actions together and by one alone,
     since of estimates none of which is negative the mean is never as good as zero.
     """
     one = found[0]

@@ -161,7 +161,7 @@ class ContinuousRecovery(CountedActions):
         return NumberPolicy(self.places, self.bounds, weights=self._logged())
 
     def policy(self, given: Any) -> NumberPolicy:
-        """A policy from whatever describes one (`NumberPolicy`); "behaviour" is that of the data."""
+        """A policy from any accepted form (`NumberPolicy`); "behaviour" is that of the data."""
         if isinstance(given, str) and given == "behaviour":
             return self.behaviour
         return NumberPolicy(given, self.bounds)

@@ -174,7 +174,7 @@ class CountedActions(Reported):
         return int(self.counts.sum())
 
     def effective_pairs(self, policy: Any) -> Tensor:
-        """Pairs that speak for what a policy does in each part of the cell, (parts,): 1 / sum_k w_k^2 / n_k."""
+        """The effective number of pairs that support a policy in each state bin, (parts,): 1 / sum_k w_k^2 / n_k."""
         pairs, weights = self.nearby(policy)
         return 1.0 / (weights.square() / pairs.clamp(min=1e-300)).sum(1)
 
@@ -332,7 +332,7 @@ class ControlledRecovery(CountedActions):
         return Policy(self._logged(), self.actions)
 
     def policy(self, given: Any) -> Policy:
-        """A policy from whatever describes one; "behaviour" is that of the data."""
+        """A policy from any accepted form; "behaviour" is that of the data."""
         if isinstance(given, str) and given == "behaviour" and given not in self.actions:
             return self.behaviour
         return Policy(given, self.actions)

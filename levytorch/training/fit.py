@@ -214,7 +214,7 @@ class Fit:
             self.phase.update_tcf()
 
     def advance(self) -> None:
-        """After a step and its TCF: go on to the next phase if this one has finished, or end the fit."""
+        """After a step and its TCF: continue with the next phase if this one has finished, or end the fit."""
         self.phase.judge()
         if not self.phase.finished:
             return
@@ -267,7 +267,7 @@ class Fit:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another Fit of the same problem was."""
+        """Continue from the state of another Fit of the same problem."""
         phases = state["phases"]
         if self.settings is None and (len(phases) > 1 or phases[0]["name"] == Prepare.name):
             # of a fit with data of its own, from which a module without data takes its head and its TCF

@@ -53,7 +53,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class FitReport:
-    """Everything that is said about a fit: `str()` is a table of 80 columns, notebooks show it as HTML, `plain()` gives
+    """The report of a fit: `str()` is a table of 80 columns, notebooks show it as HTML, `plain()` gives
     numbers and text, `metrics()` the fields of metrics.json.
 
     parameters: of the head, fewer than it has where they are smoothed. notes: what has to be known to read the numbers;

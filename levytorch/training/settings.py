@@ -110,9 +110,9 @@ class Options(TypedDict, total=False):
 class FitSettings:
     """Everything a fit needs besides the data. Plain values, but for head and engine, built here and nowhere else.
 
-    plain: the settings of the head; None for a head of one's own. law: coefficients "frozen" over a step, "exact",
-    following them, "corrected", "auto", or a Law of one's own. std: whose information standard errors are from, "auto"
-    (the law's own) or "frozen".
+    plain: the settings of the head; None for a head of the user's own. law: coefficients "frozen" over a step, "exact",
+    following them, "corrected", "auto", or a Law of the user's own. std: the information
+    that standard errors use, "auto" (the law's own) or "frozen".
     """
 
     alpha: AlphaSpec

@@ -92,7 +92,7 @@ def starting_head(
     settings: FitSettings, guess: Guess, data: Transitions | Lattice, start: Tensor | None = None
 ) -> Head:
     """The head where the fit begins, in internal units: at the scale of the data, at random (the paper), or at given
-    parameters; one's own knows where it starts.
+    parameters; a head of the user's own has its own start.
     """
     head = copy.deepcopy(settings.head)
     if settings.plain is not None or isinstance(head, NetworkHead):

@@ -185,7 +185,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     "memory": _memory,
     "law": lambda value: (
         isinstance(value, str) and len(value) <= _LONGEST
-    ),  # the name may be that of a law of one's own
+    ),  # the name may be that of a law of the user's own
     "tail_method": lambda value: isinstance(value, str) and value in _METHODS,
     **dict.fromkeys(
         ("not_converged", "remedy", "region", "engine", "law_reason"), lambda value: isinstance(value, str)

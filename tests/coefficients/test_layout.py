@@ -123,7 +123,7 @@ def test_coefficients_survive_config_units_and_copies(kind):
 
 
 class OwnMatrix(Head):
-    """A head of one's own whose D_o is a matrix."""
+    """A head of the user's own whose D_o is a matrix."""
 
     dim = 2
 

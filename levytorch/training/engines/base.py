@@ -124,7 +124,7 @@ class Engine(ABC):
 
 
 def check_engine(engine: Engine) -> None:
-    """Refuse an engine of one's own that does not say what every engine says of itself."""
+    """Refuse an engine of the user's own without the attributes of an engine."""
     for name, kind in (("name", str), ("full_batch", bool), ("max_steps", int)):
         if not isinstance(found := getattr(engine, name, None), kind):
             raise InputError(

@@ -189,7 +189,7 @@ class FisherScoring(Optimizer):
         return delta, predicted, merit
 
     def _tempering_is_nothing(self, ev: Evaluation, curvature: Tensor) -> bool:
-        """Whether there is a learned tempering that is far from being told from zero.
+        """Whether a learned tempering is far from being distinguishable from zero.
 
         Down to the inverse of the largest step the likelihood is then all but flat in it, with more structure than a
         parabola has, and the last digits of a number that means nothing would take most of the passes.

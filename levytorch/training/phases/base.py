@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Course:
-    """A fit on its way through its phases, and what each has left for the next.
+    """The state that the phases of a fit share, with what each phase hands to the next.
 
     Attributes:
         head: the head that is fitted, in the units of the data it is fitted to (`Problem.units`).
         law: the law that was asked for, by name or as an object; "auto" becomes another name when it is decided.
         reason: why the fit ends under its law, for metrics["law_reason"].
-        judged: False where the answer under the frozen law stands although nobody knows how far it is off.
-        answer: the phase whose parameters stand so far. It makes the recovery at the end.
+        judged: False if the result of the frozen law is used although its bias is not known.
+        answer: the phase with the current parameters. It makes the recovery at the end.
         maximum: the result of the first maximisation, under the frozen law or one of the user's own.
-        vanished: a coefficient that has run to zero in it.
+        vanished: a coefficient that it estimates as zero.
         exact: the data, the frozen and the exact law, once it is decided that the fit goes on under the exact law.
         corrected: the phase of that name, once it has finished.
     """
@@ -161,7 +161,7 @@ class Phase:
 
     # -- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and tensors: with them an equal phase goes on to the same bits."""
+        """Plain numbers and tensors, from which an equal phase continues to the same bits."""
         return {
             "name": self.name,
             "theta": self.head.flat(),

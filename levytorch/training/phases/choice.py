@@ -1,4 +1,4 @@
-"""Whether a fit goes on under the exact law of a step, and what it then needs.
+"""Decides whether a fit continues under the exact law of a step, and prepares it.
 
 Under law "auto" it is the best that can be had in reasonable time. Where the exact law is available, and the frozen one
 is not exact already (constant coefficients), the fit goes on from the frozen law's maximum: to the root of the centered
@@ -161,7 +161,7 @@ class ExactSetting:
             self.network.set_flat(self.tangent.parameters_of_head())
 
     def turn(self) -> None:
-        """Go on along the tangent where the network is."""
+        """Continue along the tangent at the present network."""
         self.follow()
         self._take_tangent()
         self.settle()

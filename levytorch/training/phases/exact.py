@@ -1,4 +1,4 @@
-"""The engine goes on under the exact law of a step: Fisher scoring of linear heads, L-BFGS of any other.
+"""The engine continues under the exact law of a step: Fisher scoring of linear heads, L-BFGS of any other.
 
 Value and gradient of the objective are the exact law's. The curvature is its information at one point (`informations`),
 or the frozen law's at the same parameters; secant pairs of Fisher scoring turn it into that of the exact law where the
@@ -47,7 +47,7 @@ _STALE = 5.0  # the same, from where an information matrix was made
 
 # -- the order of phases ----------------------------------------------------------------------------------------------
 class Exact(Maximise):
-    """The engine goes on under the exact law, from where the rounds on the centered score have led."""
+    """The engine continues under the exact law, from the result of the corrected law."""
 
     def __init__(self, course: Course, setting: ExactSetting, engine: Engine, likelihood: Likelihood) -> None:
         self.course, self.setting = course, setting

@@ -1,4 +1,4 @@
-"""An engine maximises a likelihood: under the frozen law, where other phases go on, or a law of the user's own."""
+"""An engine maximises a likelihood, under the frozen law (before other phases) or under a law of the user's own."""
 
 from __future__ import annotations
 

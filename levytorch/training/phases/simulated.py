@@ -50,7 +50,7 @@ _NEAR = 1e-3  # of the change of coefficients in the first climb: simulated pair
 
 
 def simulates(course: Course) -> bool:
-    """Whether the fit goes on by simulation; otherwise the course says why not."""
+    """Whether the fit continues by simulation; otherwise the course has the reason."""
     if course.law != "simulated":
         return False
     head = course.end.likelihood.head
@@ -130,7 +130,7 @@ def simulated_objective(likelihood: Likelihood, batch: FullBatch, samples: FullB
 
 
 class Simulated(Phase):
-    """The fit goes on by simulation from where the frozen law has led."""
+    """The fit continues by simulation from the maximum of the frozen law."""
 
     name = "simulated"
 
