@@ -384,7 +384,7 @@ def _cause(step: StepCheck, fit: object, misfit: bool, recovery: Recovery) -> st
     if misfit or not isinstance(fit, FitCheck):
         vary += ", or the law of a step is wrong"
     # where the law was left open, one that follows the coefficients was not to be had, or would change nothing
-    asked = recovery.metrics.get("law_reason") == "asked for"
+    asked = recovery.metrics.get("law_reason") == "as requested"
     instead = 'law="auto", or ' if asked and recovery.dim == 1 else ""
     return f"{vary}; use {instead}observations at shorter steps"
 

@@ -436,5 +436,5 @@ def judge_tempering(
 def warn_of_no_tempering(z: float, bound: float) -> None:
     _warn(
         f"{NOT_TOLD} (z = {z:.2f}): it is at most {bound:.3g} per unit of x (95 %, one-sided), and its standard error "
-        "means nothing; use tempering=0 unless the AIC of this fit is lower."
+        "has no meaning; use tempering=0 unless the AIC of this fit is lower."
     )

@@ -136,7 +136,7 @@ class FitSettings:
     memory: Memory | tuple[float, ...] | str | None = None  # of the sizes of past steps; half-lives, or "learn"
     profile: dict[str, Any] | None = None  # what is reported of half-lives that were learned
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
-    engine_reason: str = "as asked"  # why this engine
+    engine_reason: str = "as requested"  # why this engine
 
     @property
     def has_inputs(self) -> bool:
@@ -190,7 +190,7 @@ def make_settings(
     if isinstance(asked, str) and asked == "auto":
         plain["n_basis"], left_open = 1, ("n_basis",)  # a place holder
     engine_config: dict[str, Any] = {}
-    engine_keys, engine_name, reason = set[str](), getattr(engine, "name", ""), "as asked"
+    engine_keys, engine_name, reason = set[str](), getattr(engine, "name", ""), "as requested"
     if not isinstance(engine, Engine):
         name, engine_given = _named("engine", engine)
         if name == "auto":

@@ -37,7 +37,7 @@ def chosen(**options) -> tuple[str, str]:
         ({"n_basis": 1}, "fisher", f"at most {FEW}"),
         ({"n_basis": "auto"}, "evidence", "cross-validation chooses"),
         ({"n_basis": "auto", "units": "none"}, "fisher", "internal units"),
-        ({"n_basis": "auto", "engine": "fisher"}, "fisher", "as asked"),
+        ({"n_basis": "auto", "engine": "fisher"}, "fisher", "as requested"),
         ({"units": "none"}, "fisher", "internal units"),
         ({"penalty": 3.0}, "fisher", "penalty that was given"),
         ({"penalty": "none"}, "fisher", "penalty that was given"),
@@ -46,9 +46,9 @@ def chosen(**options) -> tuple[str, str]:
         ({"coefficients": "mlp"}, "evidence", "a network"),
         ({"coefficients": FourierHead(9, alpha=AlphaSpec.parse(0.3))}, "evidence", "9 functions"),
         ({"coefficients": FourierHead(3, alpha=AlphaSpec.parse(0.3))}, "fisher", "at most"),
-        ({"engine": "fisher"}, "fisher", "as asked"),
-        ({"engine": "evidence", "n_basis": 3}, "evidence", "as asked"),
-        ({"engine": "adam"}, "adam", "as asked"),
+        ({"engine": "fisher"}, "fisher", "as requested"),
+        ({"engine": "evidence", "n_basis": 3}, "evidence", "as requested"),
+        ({"engine": "adam"}, "adam", "as requested"),
     ],
 )
 def test_choice_and_reason(options, engine, why):
@@ -152,7 +152,7 @@ def test_an_engine_object_is_used_as_it_is():
     named = recover(data, alpha=0.3, n_basis=5, engine={"name": "fisher", "max_steps": 50, "penalty": 2.0})
     assert torch.equal(found.theta, named.theta)
     assert make_settings(alpha=0.3, engine=engine).engine is engine
-    assert found.metrics["engine_reason"] == "as asked"
+    assert found.metrics["engine_reason"] == "as requested"
     with pytest.raises(InputError, match=r"options for a fourier head with engine fisher.* found 'penalty'"):
         recover(data, alpha=0.3, engine=engine, penalty=3.0)
 

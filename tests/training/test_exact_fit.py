@@ -73,7 +73,7 @@ def test_no_bias_from_the_length_of_a_step():
         assert found.converged
         assert max(excess(found)) < 1
         assert found.metrics["covariance"] == found.law
-        assert found.metrics["law_reason"] == "asked for"
+        assert found.metrics["law_reason"] == "as requested"
         assert found.metrics["law/log_p_error"] < 1e-4
     assert corrected.metrics["law/rounds"] <= 5
     assert exact.metrics["law/evaluations"] < 12
@@ -202,7 +202,7 @@ def test_auto_leaves_what_is_exact_or_good():
     weak = Dynamics(b=0.0, D_o=1.0, D_f=lambda x: 1 + 0.02 * torch.cos(x), alpha=0.5)
     found = recover(simulate(weak, 300, 10, 1 / 20, seed=0).transitions(), alpha=0.5, n_basis=3, penalty=1e9)
     assert found.law == "frozen"
-    assert "less than 0.1 standard errors" in found.metrics["law_reason"]
+    assert "below 0.1 standard errors" in found.metrics["law_reason"]
     assert found.covariance is not None
 
 

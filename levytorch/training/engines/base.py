@@ -152,10 +152,10 @@ def chosen_engine(
     options, waves = dict(given), head == "fourier" or isinstance(head, FourierHead)
     smoothing = "harmonics" if waves else "evidence"
     if name not in ("auto", "evidence"):
-        return {"name": choice("engine", name, ("auto", *ENGINES)), **options}, "as asked"
+        return {"name": choice("engine", name, ("auto", *ENGINES)), **options}, "as requested"
     options = {key: value for key, value in options.items() if value is not None}
     if name == "evidence":
-        return {"name": "fisher", "penalty": smoothing, "max_steps": PASSES, **options}, "as asked"
+        return {"name": "fisher", "penalty": smoothing, "max_steps": PASSES, **options}, "as requested"
     if not (isinstance(head, LinearHead) or (isinstance(head, str) and head in LINEAR)):
         if not has_scores:
             return {"name": "lbfgs", **options}, "auto: a head that is not linear, and a law without scores"

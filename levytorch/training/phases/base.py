@@ -53,7 +53,7 @@ class Course:
     engine: Engine
     ranks: Ranks
     law: str | Law
-    reason: str = "asked for"
+    reason: str = "as requested"
     judged: bool = True
     answer: Phase | None = None
     maximum: Maximum | None = None
