@@ -120,7 +120,7 @@ def test_the_band_of_random_starts_is_their_mean_and_sd(panel):
 
 def test_the_section_of_the_results_page(price_runs, tmp_path):
     text = write_page([price_runs], tmp_path).read_text()
-    assert "r / beta, which knows nothing of the dynamics" in text
+    assert "r / beta, which ignores the dynamics" in text
     assert "experiment=btc_first6000" in text
     assert "results_btc_adam" in text
     assert panels.panels(collect(price_runs)) != []
@@ -141,7 +141,7 @@ def test_a_page_of_random_starts_alone_keeps_the_other_rows(price_runs, tmp_path
     new = [row["estimate"] for row, old in zip(after, before, strict=True) if row != old]
     assert new == ["Algorithm B.1 (Adam), 2 random starts, without TCF"]
     assert [row["alpha"] for row in after if row["estimate"] in new] == ["0.500"]
-    for kept in ("r / beta, which knows nothing of the dynamics", "results_btc.png", "results_btc_adam.png"):
+    for kept in ("r / beta, which ignores the dynamics", "results_btc.png", "results_btc_adam.png"):
         assert whole.count(kept) == part.count(kept) == 1
     assert "as they were" in part
     assert "as they were" not in whole.split(f"## {SECTION}")[1]

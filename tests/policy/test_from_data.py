@@ -336,7 +336,7 @@ def test_lost_tails_bias_lstd_and_not_the_hybrid() -> None:
     data = whole.censor(CT=1.5, TRT=3.0, drop_tail=0.5)
     recovery = recover(data, alpha=0.3, n_basis=1, tail={"CT": 1.5, "TRT": 3.0, "method": "conditional"})
     given = {"recovery": recovery, "n_basis": 3}
-    with pytest.warns(LevytorchWarning, match="far jumps were removed"):
+    with pytest.warns(LevytorchWarning, match="large jumps were removed"):
         lost = value_from_data(data, torch.cos, beta, method="lstd", **given)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
