@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import HEADS, Coefficients, Head, LinearHead, build_head
+from levytorch.diagnostics.components import Check
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
@@ -28,7 +31,7 @@ _NO_JUMPS = 1e-100  # the smallest D_f that the ball's mass in d > 1 dimensions 
 
 
 @dataclass
-class JumpCheck:
+class JumpCheck(Check):
     """gain: log-likelihood with jumps minus without, in total; per_pair with its standard error; aic, bic: gains of the
     criteria (positive: the jumps are worth their parameters); needed: bic > 0, and the fit has jumps at all."""
 
@@ -39,6 +42,24 @@ class JumpCheck:
     bic: float
     extra: int
     needed: bool
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        gains = {f"{name}_gain_per_pair": self.per_pair, f"{name}_gain_per_pair_std": self.per_pair_std}
+        return self.numbers(name, "gain", "aic", "bic") | gains
+
+    def alarms(self, name: str, rejected: bool) -> dict[str, str]:
+        if self.needed:
+            return {}
+        return {
+            "jumps_not_needed": f"a law without jumps describes the data equally well (BIC {self.bic:+.3g} for "
+            f"{self.extra} more parameters); do not interpret D_f."
+        }
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        return [
+            f"Jumps, gain over a law without them: log-likelihood {self.gain:+.5g} in all, {self.per_pair:+.4g} per "
+            f"pair; AIC {self.aic:+.5g}, BIC {self.bic:+.5g}"
+        ]
 
 
 def check_jumps(tangent: Tangent | ExactTangent, sample: Sample, log_p: Tensor) -> JumpCheck:

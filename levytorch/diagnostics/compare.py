@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics.brownian import fit_without_jumps
+from levytorch.diagnostics.components import Check
 from levytorch.diagnostics.exact_tangent import rounded
 from levytorch.diagnostics.sample import Region, Sample, data_for, make_sample, subsample
 from levytorch.errors import InputError
@@ -34,6 +35,7 @@ from levytorch.training.reweighting import block_log_likelihoods
 from levytorch.training.selection import folds
 
 MOST = 2_000_000  # pairs that are looked at one by one
+_AIC_ALIKE = 2.0  # models that AIC does not tell apart
 _CHUNK = 1 << 16
 _CLEAR = 2.0  # standard errors
 
@@ -283,7 +285,7 @@ class Row:
 
 
 @dataclass
-class Comparison:
+class Comparison(Check):
     """rows: best first; held_out: whether the likelihood is that of trajectories a fit has not seen; sentence: what
     it comes to."""
 
@@ -291,6 +293,19 @@ class Comparison:
     held_out: bool
     n_pairs: int
     sentence: str
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        rows = {name: [asdict(row) for row in self.rows], f"{name}_pairs": self.n_pairs}
+        return rows | self.numbers(name, "held_out", "sentence")
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        best, *others = self.rows
+        kind = "held-out log p" if self.held_out else "log p"
+        apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
+        least = min(row.aic for row in self.rows)
+        by_aic = " or ".join(row.model for row in self.rows if row.aic - least < _AIC_ALIKE)
+        first = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
+        return [f"Law of a step, {kind} per pair: {first}; {apart}; AIC: {by_aic}"]
 
     @property
     def preferred(self) -> str:

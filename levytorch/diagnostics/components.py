@@ -9,6 +9,8 @@ Their sums of squares have the p-values of chi-squared.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +28,26 @@ TAILS = (0.03, 0.01, 0.003, 0.001, 0.0003)  # of all steps: jumps are rare, and 
 FEWEST = 25  # expected steps beyond a level, for their number to be nearly normal
 _QUADRATURE = 100_000
 _KNOTS = 2049
+
+
+class Check:
+    """What a check has found, or why it was not made."""
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        """Plain numbers under flat names that begin with the name of the check."""
+        raise NotImplementedError
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        """Sentences for a terminal; rejected: the tests that found something."""
+        raise NotImplementedError
+
+    def alarms(self, name: str, rejected: bool) -> dict[str, str]:
+        """What deserves a second look, by name, with a sentence; rejected: whether the test found something."""
+        return {}
+
+    def numbers(self, name: str, *fields: str) -> dict[str, Any]:
+        """Some fields as metrics."""
+        return {f"{name}_{field}": getattr(self, field) for field in fields}
 
 
 def p_text(p: float, sign: str = "=") -> str:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.compare import Comparison
-from levytorch.diagnostics.components import p_text
+from levytorch.diagnostics.components import Check, p_text
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.isotropy import IsotropyCheck
 from levytorch.diagnostics.predictive import PredictiveCheck
@@ -26,11 +26,10 @@ from levytorch.training.recovery import Recovery
 
 LEVEL = 0.01  # probability with which tests raise any alarm in a run whose model is right
 TESTS = ("fit", "isotropy", "step_size", "predictive", "tails", "time", "trajectories")  # the checks with a p-value
-_CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories", "laws")
+_CHECKS = ("fit", "isotropy", "jumps", "step_size", "predictive", "tails", "time", "trajectories", "laws")
 FEW_JUMPS = 30
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
 _AIC = 10.0
-_AIC_ALIKE = 2.0  # models that AIC does not tell apart
 _CLEAR = 4.0  # standard errors of a correlation between successive steps
 _PARTS = {
     "shape": "the shape of the step's law is wrong",
@@ -75,129 +74,24 @@ class Diagnosis:
         found = {name: getattr(getattr(self, name), "p_value", math.nan) for name in TESTS}
         return {name: p for name, p in found.items() if not math.isnan(p)}
 
+    def checks(self) -> dict[str, Check]:
+        """What was asked for, by name; what could not be made comes last."""
+        found = {name: getattr(self, name) for name in _CHECKS if getattr(self, name) is not None}
+        return dict(sorted(found.items(), key=lambda item: isinstance(item[1], Skipped)))
+
     def metrics(self) -> dict[str, Any]:
         """Plain numbers under flat names, as metrics.json holds them."""
         out: dict[str, Any] = {}
-        if isinstance(self.fit, FitCheck):
-            out |= {
-                "fit_p_value": self.fit.p_value,
-                "fit_statistic": self.fit.statistic,
-                "fit_df": self.fit.df,
-                "fit_gap": self.fit.gap,
-                "fit_pairs": self.fit.pairs,
-                "fit_away_from_maximum": self.fit.away,
-                "fit_conservative": self.fit.conservative,
-                "clear_jumps": self.fit.jumps,
-            }
-            out |= {f"fit_p_{name.replace(' ', '_')}": part[0] for name, part in self.fit.parts.items()}
-            out |= {f"fit_rare_{level:g}": ratio for level, ratio in self.fit.rare.items()}
-            for name, found in (("steps", self.fit.sign), ("sizes", self.fit.size)):
-                if found is not None:
-                    out[f"fit_correlation_{name}"] = found[0]
-        if self.isotropy is not None:
-            out |= {f"isotropy_{name}": value for name, value in asdict(self.isotropy).items()}
-        if isinstance(self.jumps, JumpCheck):
-            out |= {
-                "jumps_gain": self.jumps.gain,
-                "jumps_gain_per_pair": self.jumps.per_pair,
-                "jumps_gain_per_pair_std": self.jumps.per_pair_std,
-                "jumps_aic": self.jumps.aic,
-                "jumps_bic": self.jumps.bic,
-            }
-        if isinstance(self.step_size, StepCheck):
-            out |= {
-                "step_size_p_value": self.step_size.p_value,
-                "step_size_statistic": self.step_size.statistic,
-                "step_size_df": self.step_size.df,
-                "step_size_max_z": self.step_size.max_z,
-            }
-            out |= {f"step_size_change_{name}": value for name, value in self.step_size.change.items()}
-            out |= {f"step_size_chance_{name}": value for name, value in self.step_size.chance.items()}
-        if isinstance(self.predictive, PredictiveCheck):
-            ahead = self.predictive
-            out["predictive_p_value"] = ahead.p_value
-            for k in ahead.parts:
-                out |= {
-                    f"predictive_p_{k}": ahead.parts[k],
-                    f"predictive_spread_{k}": ahead.ratio[k],
-                    f"predictive_spread_std_{k}": ahead.ratio_std[k],
-                    f"predictive_windows_{k}": ahead.windows[k],
-                }
-            if ahead.range is not None:
-                out |= {f"predictive_range_{name}": value for name, value in asdict(ahead.range).items()}
-        if isinstance(self.tails, TailShareCheck):
-            out |= {
-                "tails_p_value": self.tails.p_value,
-                "tails_kept": self.tails.kept,
-                "tails_pairs": self.tails.tail,
-                "tails_ratio": list(self.tails.ratio),
-            }
-        for name in ("time", "trajectories"):
-            same = getattr(self, name)
-            if isinstance(same, StabilityCheck):
-                out[f"{name}_p_value"] = same.p_value
-        if isinstance(self.laws, Comparison):
-            out |= {"laws": [asdict(row) for row in self.laws.rows], "laws_held_out": self.laws.held_out}
-            out |= {"laws_pairs": self.laws.n_pairs, "laws_sentence": self.laws.sentence}
-        for name in _CHECKS:
-            check = getattr(self, name)
-            if isinstance(check, Skipped):
-                out[f"{name}_skipped"] = check.reason
+        for name, check in self.checks().items():
+            out |= check.metrics(name)
         return out | {"alarms": dict(self.alarms), "seconds_diagnostics": self.seconds, "seed_diagnostics": self.seed}
 
     def text(self) -> str:
         """A few lines for a terminal."""
-        lines = []
-        if isinstance(self.fit, FitCheck):
-            lines.append(_fit_line(self.fit))
-        if self.isotropy is not None:
-            lines.append(
-                f"Directions of steps: {p_text(self.isotropy.p_value)}; variances differ by a factor of up to "
-                f"{self.isotropy.ratio:.2g} between directions"
-            )
-        if isinstance(self.jumps, JumpCheck):
-            lines.append(
-                f"Jumps, gain over a law without them: log-likelihood {self.jumps.gain:+.5g} in all, "
-                f"{self.jumps.per_pair:+.4g} per pair; AIC {self.jumps.aic:+.5g}, BIC {self.jumps.bic:+.5g}"
-            )
-        if isinstance(self.step_size, StepCheck):
-            step = self.step_size
-            # the largest of many pointwise changes is worth a word only when the test finds that there is a change
-            largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
-            verdict = largest if "step_size" in significant(self.p_values) else "no clear change"
-            lines.append(
-                f"Time step (dt against 2 dt): {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}"
-            )
-        if isinstance(self.predictive, PredictiveCheck):
-            ahead = self.predictive
-            shown = ", ".join(
-                f"{k} step{'s' * (k > 1)} {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts
-            )
-            lines.append(
-                f"Several steps ahead: {p_text(ahead.p_value)}; spread of the fit over that of the data: {shown}"
-            )
-            if ahead.range is not None:
-                lines.append(
-                    f"Range of the states over {ahead.range.steps} steps: {p_text(ahead.range.p_value)}; that of the "
-                    f"fit over that of the data {ahead.range.ratio:.2f} +- {ahead.range.ratio_std:.2f}"
-                )
-        if isinstance(self.tails, TailShareCheck):
-            low, high = self.tails.ratio
-            lines.append(
-                f"Lost tails, the same share in all states: {p_text(self.tails.p_value)}; steps beyond CT over those "
-                f"expected, in quarters of the states: {low:.2f} to {high:.2f}"
-            )
-        if isinstance(self.time, StabilityCheck):
-            lines.append(f"The same law over time: {p_text(self.time.p_value)}")
-        if isinstance(self.trajectories, StabilityCheck):
-            number = self.trajectories.groups
-            lines.append(f"The same law in {number} trajectories: {p_text(self.trajectories.p_value)}")
-        if isinstance(self.laws, Comparison):
-            lines.append(_laws_line(self.laws))
-        for name in _CHECKS:
-            check = getattr(self, name)
-            if isinstance(check, Skipped):
-                lines.append(f"{name.replace('_', ' ')}: not checked, {check.reason}")
+        rejected, lines = significant(self.p_values), []
+        for name, check in self.checks().items():
+            about = f"{name.replace('_', ' ')}: " if isinstance(check, Skipped) else ""
+            lines += [about + line for line in check.lines(rejected)]
         return "\n".join(lines)
 
     def plot(self, **options: Any) -> tuple[Any, Any]:
@@ -206,36 +100,6 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join([self.text(), *(f"{name}: {sentence}" for name, sentence in self.alarms.items())])
-
-
-def _fit_line(fit: FitCheck) -> str:
-    worst = min(fit.parts, key=lambda name: fit.parts[name][0])
-    sign = "<=" if fit.conservative else "="
-    return (
-        f"Goodness of fit: {p_text(fit.p_value, sign)} (weakest part: {worst}, {p_text(fit.parts[worst][0])}); "
-        f"{off(fit)}; {fit.pairs} pairs"
-    )
-
-
-def _laws_line(laws: Comparison) -> str:
-    best, *others = laws.rows
-    kind = "held-out log p" if laws.held_out else "log p"
-    apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
-    least = min(row.aic for row in laws.rows)
-    by_aic = " or ".join(row.model for row in laws.rows if row.aic - least < _AIC_ALIKE)
-    first = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
-    return f"Law of a step, {kind} per pair: {first}; {apart}; AIC: {by_aic}"
-
-
-def off(fit: FitCheck) -> str:
-    """The largest error of the step probabilities, and the observed over the expected frequency of the rarest steps."""
-    text = f"step probabilities match the data within {100 * fit.gap:.2g} percentage points"
-    if fit.rare:
-        level = min(fit.rare)
-        times = f"{fit.rare[level]:.2g}"
-        often = "as frequent" if times == "1" else f"{times} times as frequent"
-        text += f", the rarest {100 * level:.3g} % of steps are {often} as expected"
-    return text
 
 
 # -- alarms ------------------------------------------------------------------------------------------------------------
@@ -261,22 +125,11 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
     """New alarms of these checks, by name; `scale`: pairs of the data per pair that was looked at."""
     out: dict[str, str] = {}
     rejected = significant(diagnosis.p_values)
-    fit, jumps, step, ahead = diagnosis.fit, diagnosis.jumps, diagnosis.step_size, diagnosis.predictive
+    fit, step = diagnosis.fit, diagnosis.step_size
     if isinstance(diagnosis.laws, Comparison):
         out |= _of_laws(diagnosis.laws, recovery)
     if isinstance(fit, FitCheck):
         out |= _of_fit(fit, "fit" in rejected, recovery, scale)
-    if diagnosis.isotropy is not None and "isotropy" in rejected and diagnosis.isotropy.is_large:
-        out["anisotropic"] = (
-            f"steps are longer in some directions than in others ({p_text(diagnosis.isotropy.p_value)}; variances "
-            f"differ by a factor of up to {diagnosis.isotropy.ratio:.2g}), while D_o is a number at every state; fit "
-            'with noise="matrix".'
-        )
-    if isinstance(jumps, JumpCheck) and not jumps.needed:
-        out["jumps_not_needed"] = (
-            f"a law without jumps describes the data equally well (BIC {jumps.bic:+.3g} for {jumps.extra} more "
-            "parameters); do not interpret D_f."
-        )
     if isinstance(step, StepCheck):
         if "step_size" in rejected:
             out["step_size"] = (
@@ -287,29 +140,8 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
             out["step_size_not_converged"] = (
                 "a fit of the step-size check stopped before it had converged; read its numbers with care."
             )
-    if isinstance(ahead, PredictiveCheck) and "predictive" in rejected:
-        out["predictive"] = (
-            f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; find the "
-            "cause before you use forecasts or values."
-        )
-    if isinstance(diagnosis.time, StabilityCheck) and "time" in rejected:
-        out["time"] = (
-            f"the {diagnosis.time.what} changes over time ({p_text(diagnosis.time.p_value)}), while the model has "
-            "coefficients of the state alone; fit shorter stretches of time separately, or add what changes as a state."
-        )
-    if isinstance(diagnosis.trajectories, StabilityCheck) and "trajectories" in rejected:
-        out["trajectories"] = (
-            f"the {diagnosis.trajectories.what} differs between trajectories "
-            f"({p_text(diagnosis.trajectories.p_value)}), while they were fitted as one system; fit them separately "
-            "(recover_each)."
-        )
-    tails = diagnosis.tails
-    if isinstance(tails, TailShareCheck) and "tails" in rejected:
-        out["tail_shares"] = (
-            f"the share of lost tails depends on the state ({p_text(tails.p_value)}; steps beyond CT over those "
-            f"expected: {tails.ratio[0]:.2f} to {tails.ratio[1]:.2f}), while the TCF assumes that it does not, "
-            'so that D_f is biased; use tail={"method": "conditional"}.'
-        )
+    for name, check in diagnosis.checks().items():
+        out |= check.alarms(name, name in rejected)
     return out
 
 

@@ -9,7 +9,9 @@ likelihood, TCF and averaged Adam alike, on all pairs or on some. T = m rbar^T E
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +21,12 @@ from levytorch.coefficients import Head
 from levytorch.diagnostics.components import (
     FEWEST,
     TAILS,
+    Check,
     Components,
     chi_squared_isf,
     chi_squared_sf,
     legendre,
+    p_text,
     period_of,
     wrapped,
 )
@@ -40,7 +44,7 @@ _ABSORBED = 0.02  # share of a component's variance below which the fit leaves n
 
 
 @dataclass
-class FitCheck:
+class FitCheck(Check):
     """p_value: of all components together; `parts`: of each group alone; statistic and degrees of freedom likewise.
 
     gap: the largest difference between the distribution of u and a uniform one, a probability that the law gets wrong.
@@ -70,6 +74,33 @@ class FitCheck:
     log_p: Tensor = field(repr=False)
     score: Tensor = field(repr=False)
     information: Tensor = field(repr=False)
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        out = self.numbers(name, "p_value", "statistic", "df", "gap", "pairs", "conservative")
+        out |= {f"{name}_away_from_maximum": self.away, "clear_jumps": self.jumps}
+        out |= {f"{name}_p_{part.replace(' ', '_')}": found[0] for part, found in self.parts.items()}
+        out |= {f"{name}_rare_{level:g}": ratio for level, ratio in self.rare.items()}
+        pairs = (("steps", self.sign), ("sizes", self.size))
+        return out | {f"{name}_correlation_{what}": found[0] for what, found in pairs if found is not None}
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        worst = min(self.parts, key=lambda part: self.parts[part][0])
+        return [
+            f"Goodness of fit: {p_text(self.p_value, '<=' if self.conservative else '=')} (weakest part: {worst}, "
+            f"{p_text(self.parts[worst][0])}); {self.errors()}; {self.pairs} pairs"
+        ]
+
+    def errors(self) -> str:
+        """The largest error of the step probabilities, and the observed over the expected frequency of the rarest
+        steps.
+        """
+        text = f"step probabilities match the data within {100 * self.gap:.2g} percentage points"
+        if self.rare:
+            level = min(self.rare)
+            times = f"{self.rare[level]:.2g}"
+            often = "as frequent" if times == "1" else f"{times} times as frequent"
+            text += f", the rarest {100 * level:.3g} % of steps are {often} as expected"
+        return text
 
 
 def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0) -> FitCheck:

@@ -7,7 +7,9 @@ Groups are needed because an ellipse whose axes turn with the state leaves nothi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch import Tensor
 from levytorch.coefficients import Head
 from levytorch.coefficients.init import Cell, group_states, shape_of
 from levytorch.coefficients.layout import ISOTROPIC
-from levytorch.diagnostics.components import chi_squared_sf
+from levytorch.diagnostics.components import Check, chi_squared_sf, p_text
 from levytorch.diagnostics.sample import Sample
 
 LEAST = 0.04  # of `elongation`, from which D_o is worth a matrix: variances that differ by a sixth
@@ -23,7 +25,7 @@ _FEWEST = 50  # pairs of a group
 
 
 @dataclass(frozen=True)
-class IsotropyCheck:
+class IsotropyCheck(Check):
     """p_value: of uniform directions; elongation: root mean square of the mean of n n^T - I / d, 1 for steps along a
     line, without what chance makes of it; ratio: largest over smallest variance of the most elongated group of states.
     """
@@ -37,6 +39,24 @@ class IsotropyCheck:
     def is_large(self) -> bool:
         """Whether directions differ by more than a little, which much data tells from nothing."""
         return self.elongation > LEAST
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        return self.numbers(name, "p_value", "elongation", "ratio", "groups")
+
+    def alarms(self, name: str, rejected: bool) -> dict[str, str]:
+        if not (rejected and self.is_large):
+            return {}
+        return {
+            "anisotropic": f"steps are longer in some directions than in others ({p_text(self.p_value)}; variances "
+            f"differ by a factor of up to {self.ratio:.2g}), while D_o is a number at every state; fit with "
+            'noise="matrix".'
+        }
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        return [
+            f"Directions of steps: {p_text(self.p_value)}; variances differ by a factor of up to {self.ratio:.2g} "
+            "between directions"
+        ]
 
 
 @torch.no_grad()

@@ -19,9 +19,9 @@ true.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head
 from levytorch.data import Transitions
 from levytorch.diagnostics.chain import Chain, follows, starts_within, through_everywhere
-from levytorch.diagnostics.components import chi_squared_sf, legendre, period_of, wrapped
+from levytorch.diagnostics.components import Check, chi_squared_sf, legendre, p_text, period_of, wrapped
 from levytorch.diagnostics.range import RangeCheck, check_range
 from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
@@ -201,7 +201,7 @@ def _coefficients(head: Head) -> Read:
 
 
 @dataclass
-class PredictiveCheck:
+class PredictiveCheck(Check):
     """p_value: of all lengths beyond one step together and of the range; parts: of each length; ratio: spread of the
     paths (between their quartiles) over that of the data, ratio_std its standard error; windows: how many there are of
     each length; range: of the states over long stretches, where there are any."""
@@ -213,6 +213,33 @@ class PredictiveCheck:
     windows: dict[int, int]
     arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
     range: RangeCheck | None = None
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        out = self.numbers(name, "p_value")
+        tables: dict[str, dict[int, Any]] = {
+            "p": self.parts, "spread": self.ratio, "spread_std": self.ratio_std, "windows": self.windows,
+        }  # fmt: skip
+        out |= {f"{name}_{what}_{k}": table[k] for k in self.parts for what, table in tables.items()}
+        spread = {} if self.range is None else asdict(self.range)
+        return out | {f"{name}_range_{field}": value for field, value in spread.items()}
+
+    def alarms(self, name: str, rejected: bool) -> dict[str, str]:
+        if not rejected:
+            return {}
+        return {
+            name: f"the fit does not predict several steps ahead ({p_text(self.p_value)}): {self.sentence()}; find the "
+            "cause before you use forecasts or values."
+        }
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        shown = ", ".join(f"{k} step{'s' * (k > 1)} {self.ratio[k]:.2f} +- {self.ratio_std[k]:.2f}" for k in self.parts)
+        out = [f"Several steps ahead: {p_text(self.p_value)}; spread of the fit over that of the data: {shown}"]
+        if self.range is not None:
+            out.append(
+                f"Range of the states over {self.range.steps} steps: {p_text(self.range.p_value)}; that of the fit "
+                f"over that of the data {self.range.ratio:.2f} +- {self.range.ratio_std:.2f}"
+            )
+        return out
 
     def sentence(self) -> str:
         """What is predicted worst, in words."""

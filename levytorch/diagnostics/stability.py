@@ -15,13 +15,15 @@ The smallest p-value of the components is corrected for their number.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.special import chdtrc
 from torch import Tensor
 
-from levytorch.diagnostics.components import Components, chi_squared_sf, legendre
+from levytorch.diagnostics.components import Check, Components, chi_squared_sf, legendre, p_text
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.sample import Sample
@@ -34,18 +36,42 @@ _FEWEST = 8  # pairs of a trajectory
 _FLAT = 1e-8
 
 
+_ALARMS = {
+    "time": (
+        "changes over time",
+        "the model has coefficients of the state alone; fit shorter stretches of time separately, or add what changes "
+        "as a state.",
+    ),
+    "trajectories": (
+        "differs between trajectories",
+        "they were fitted as one system; fit them separately (recover_each).",
+    ),
+}
+
+
 @dataclass
-class StabilityCheck:
+class StabilityCheck(Check):
     """p_value: that the law does not change; what: the part of it that changes most, "drift" or "step size"; groups:
-    trajectories that were compared, or polynomials of time."""
+    trajectories that were compared, or polynomials of time; over: in words."""
 
     p_value: float
     parts: dict[str, float]
     groups: int
+    over: str
 
     @property
     def what(self) -> str:
         return min(self.parts, key=lambda name: self.parts[name])
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        return self.numbers(name, "p_value")
+
+    def alarms(self, name: str, rejected: bool) -> dict[str, str]:
+        found = f"the {self.what} {{}} ({p_text(self.p_value)}), while {{}}"
+        return {name: found.format(*_ALARMS[name])} if rejected else {}
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        return [f"The same law {self.over}: {p_text(self.p_value)}"]
 
 
 class StabilityComponents:
@@ -89,12 +115,12 @@ class _Looked:
         """C root, (G, k, P)."""
         return self.tangent.cross_by(self.sample, self.components, group, weight) @ self.root
 
-    def result(self, p: list[float], groups: int) -> StabilityCheck:
+    def result(self, p: list[float], groups: int, over: str) -> StabilityCheck:
         """p: of each component."""
         parts: dict[str, float] = {}
         for what, value in zip(self.components.what, p):
             parts[what] = min(parts.get(what, 1.0), _smallest(value, len(p)))
-        return StabilityCheck(min(parts.values()), parts, groups)
+        return StabilityCheck(min(parts.values()), parts, groups, over)
 
 
 def _smallest(p: float, number: int) -> float:
@@ -118,7 +144,7 @@ def check_time(tangent: Tangent | ExactTangent, fit: FitCheck, sample: Sample) -
         covariance = (weights * looked.variances[k]) @ weights.T - crosses[:, k] @ crosses[:, k].T / looked.n
         statistic = float(sums[:, k] @ torch.linalg.solve(covariance, sums[:, k]))
         p.append(chi_squared_sf(statistic, _TIMES))
-    return looked.result(p, _TIMES)
+    return looked.result(p, _TIMES, "over time")
 
 
 def check_trajectories(
@@ -153,4 +179,4 @@ def check_trajectories(
         # the chi-squared with this mean and variance
         df = 2 * mean**2 / variance
         p.append(float(chdtrc(df, statistic * df / mean)))
-    return looked.result(p, K)
+    return looked.result(p, K, f"in {K} trajectories")

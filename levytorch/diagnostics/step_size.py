@@ -22,7 +22,9 @@ of two pairs. Nothing is fitted again: I2^-1 r is what a fit to the long steps w
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.chain import starts_within, through_everywhere
-from levytorch.diagnostics.components import chi_squared_sf, period_of, wrapped
+from levytorch.diagnostics.components import Check, chi_squared_sf, p_text, period_of, wrapped
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
 from levytorch.diagnostics.refit import (
     StepPairs,
@@ -61,7 +63,7 @@ _BLOCKS = 8_000  # whose exact scores are looked at one by one
 
 
 @dataclass
-class StepCheck:
+class StepCheck(Check):
     """p_value: that the fits at dt and at 2 dt estimate the same; max_z: the largest pointwise change in standard
     errors, of the coefficient `where[0]` at x = `where[1]`; change: relative L2 size of the change of each coefficient
     over the observed states; chance: the same of what chance alone makes; curves: both fits, for the figure; law: of
@@ -83,6 +85,17 @@ class StepCheck:
         """The numbers behind the figure."""
         return {name: values.numpy() for name, values in self.curves.items()} | {"p_value": np.array(self.p_value)}
 
+    def metrics(self, name: str) -> dict[str, Any]:
+        out = self.numbers(name, "p_value", "statistic", "df", "max_z")
+        out |= {f"{name}_change_{coefficient}": value for coefficient, value in self.change.items()}
+        return out | {f"{name}_chance_{coefficient}": value for coefficient, value in self.chance.items()}
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        # the largest of many pointwise changes is worth a word only when the test finds that there is a change
+        largest = f"largest change {self.max_z:.1f} standard errors ({self.where[0]})"
+        verdict = largest if "step_size" in rejected else "no clear change"
+        return [f"Time step (dt against 2 dt): {p_text(self.p_value)}, {verdict}; relative changes {self.changes()}"]
+
     def changes(self) -> str:
         """Relative changes in words, beside what chance makes; of a coefficient within its error there is none."""
         small = [name for name in self.change if self.chance.get(name, 0.0) > _WITHIN_ERROR]
@@ -99,10 +112,16 @@ class StepCheck:
 
 
 @dataclass
-class Skipped:
+class Skipped(Check):
     """Why a check was not made."""
 
     reason: str
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        return {f"{name}_skipped": self.reason}
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        return [f"not checked, {self.reason}"]
 
 
 NOTHING_LEFT = Skipped(

@@ -14,13 +14,15 @@ covariance is that of the binomial numbers plus A F^-1 A^T / n: the p-value is t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from levytorch.data import Transitions
-from levytorch.diagnostics.components import Components, chi_squared_sf
+from levytorch.diagnostics.components import Check, Components, chi_squared_sf, p_text
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.sample import Region, make_sample
@@ -34,7 +36,7 @@ _PARTS = 4
 
 
 @dataclass
-class TailShareCheck:
+class TailShareCheck(Check):
     """p_value: that one fraction of the tails was kept in all states; kept: that fraction; ratio: the smallest and the
     largest number of pairs beyond CT over the number expected, in quarters of the states; tail: pairs beyond CT."""
 
@@ -44,6 +46,25 @@ class TailShareCheck:
     kept: float
     ratio: tuple[float, float]
     tail: int
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        return self.numbers(name, "p_value", "kept") | {f"{name}_pairs": self.tail, f"{name}_ratio": list(self.ratio)}
+
+    def alarms(self, name: str, rejected: bool) -> dict[str, str]:
+        if not rejected:
+            return {}
+        return {
+            "tail_shares": f"the share of lost tails depends on the state ({p_text(self.p_value)}; steps beyond CT "
+            f"over those expected: {self.ratio[0]:.2f} to {self.ratio[1]:.2f}), while the TCF assumes that it does not, so "
+            'that D_f is biased; use tail={"method": "conditional"}.'
+        }
+
+    def lines(self, rejected: Collection[str]) -> list[str]:
+        low, high = self.ratio
+        return [
+            f"Lost tails, the same share in all states: {p_text(self.p_value)}; steps beyond CT over those expected, "
+            f"in quarters of the states: {low:.2f} to {high:.2f}"
+        ]
 
 
 def check_tail_shares(

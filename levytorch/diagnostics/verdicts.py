@@ -12,7 +12,7 @@ from typing import Any
 from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.compare import Comparison
 from levytorch.diagnostics.components import p_text
-from levytorch.diagnostics.diagnosis import Diagnosis, off
+from levytorch.diagnostics.diagnosis import Diagnosis
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.stability import StabilityCheck
@@ -103,7 +103,9 @@ def _fit(check: FitCheck) -> tuple[str, str]:
     worst = min(check.parts, key=lambda part: check.parts[part][0])
     sign = "<=" if check.conservative else "="
     said = f"The model's step probabilities match the data within {100 * check.gap:.1g} percentage points."
-    details = f"{p_text(check.p_value, sign)}; weakest part: {worst}, {p_text(check.parts[worst][0])}; {off(check)}; "
+    details = (
+        f"{p_text(check.p_value, sign)}; weakest part: {worst}, {p_text(check.parts[worst][0])}; {check.errors()}; "
+    )
     return said, f"{details}{check.pairs:,} pairs"
 
 
