@@ -55,8 +55,8 @@ class TailShareCheck(Check):
             return {}
         return {
             "tail_shares": f"the share of lost tails depends on the state ({p_text(self.p_value)}; steps beyond CT "
-            f"over those expected: {self.ratio[0]:.2f} to {self.ratio[1]:.2f}), while the TCF assumes that it does not, so "
-            'that D_f is biased; use tail={"method": "conditional"}.'
+            f"over those expected: {self.ratio[0]:.2f} to {self.ratio[1]:.2f}), while the TCF assumes that it does "
+            'not, so that D_f is biased; use tail={"method": "conditional"}.'
         }
 
     def lines(self, rejected: Collection[str]) -> list[str]:

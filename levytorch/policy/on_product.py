@@ -35,6 +35,7 @@ from levytorch.spaces.smoothing import SmoothingOperator
 from levytorch.spaces.torus import TorusOperator
 
 _RESTART, _CYCLES = 60, 20
+_ROUGH = 1e-9  # of the residual on the first nodes, which are only compared with
 _ENOUGH = 1e-7  # the residual beyond which V is refused
 _COLUMNS = 1 << 21  # numbers of the dense system that are made at a time
 
@@ -96,7 +97,7 @@ class System:
         out -= at.D_f * operator.fractional(c, at.alpha)
         return np.asarray(out)
 
-    def solve(self, right: Array) -> tuple[Array, int, float]:
+    def solve(self, right: Array, tolerance: float) -> tuple[Array, int, float]:
         """What V is made of, the iterations it took, and the residual relative to the right-hand side."""
         count, grid, operator = 0, right.shape, self.operator
 
@@ -114,7 +115,7 @@ class System:
         size = float(np.linalg.norm(target))
         if size == 0.0:
             return operator.forward(np.zeros(grid)), 0, 0.0
-        options: dict[str, Any] = {"restart": _RESTART, "maxiter": _CYCLES, "atol": 0.0, "rtol": operator.tolerance}
+        options: dict[str, Any] = {"restart": _RESTART, "maxiter": _CYCLES, "atol": 0.0, "rtol": tolerance}
         y, _ = gmres(A, target, callback=step, callback_type="pr_norm", **options)
         left = float(np.linalg.norm(product(y) - target)) / size
         if not left < _ENOUGH:
@@ -186,6 +187,7 @@ class ProductProblem:
         return SmoothingOperator(self.space, n, self.jumps, self.exterior)
 
     def checked(self, n_modes: Any) -> int:
+        self.first = 0  # the resolution is not refined
         return whole_number("n_modes", n_modes, *self.range_of_modes, "give the nodes per coordinate")
 
     def finer(self, n: int) -> int:
@@ -193,7 +195,8 @@ class ProductProblem:
 
     def solved(self, n: int) -> Found:
         system = System(self.dynamics, self.operator(n), self.beta)
-        return Found(system, *system.solve(self.r(system.x).numpy()))
+        tolerance = _ROUGH if n == self.first else system.operator.tolerance
+        return Found(system, *system.solve(self.r(system.x).numpy(), tolerance))
 
     def n_modes(self, found: Found) -> int:
         return found.system.operator.n
@@ -232,7 +235,7 @@ class ProductProblem:
         """On few nodes, by a dense matrix: V's standard deviation is smooth and needs two digits."""
         if getattr(self.dynamics, "covariance", None) is None or not hasattr(self.dynamics, "jacobian"):
             return None
-        n = min(operator.n, int(operator.most_dense ** (1 / self.space.dim)))
+        n = min(operator.n, operator.dense[self.space.dim])
         system = System(self.dynamics, self.operator(n), self.beta)
         operator, size = system.operator, math.prod(system.operator.shape)
 

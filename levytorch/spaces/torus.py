@@ -7,7 +7,7 @@ the state, the symbol of the jumps is interpolated in alpha at Chebyshev nodes, 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class TorusOperator:
     """The parts of a generator on an n x ... x n grid, acting on Fourier coefficients (of `scipy.fft.rfftn`)."""
 
     tolerance = 1e-12  # of the equation's residual, to which it can be solved
-    most_dense = 1600  # points of the grid on which errors are computed
+    dense: ClassVar[dict[int, int]] = {2: 28, 3: 12}  # points per coordinate of the grid on which errors are computed
 
     def __init__(self, cell: Product, n: int, jumps: Jumps) -> None:
         self.cell, self.n, self.jumps = cell, n, jumps
