@@ -183,6 +183,7 @@ class _Reading:
         self.across, self.bad_files, self.tell = across, bad_files, progress
         self.progress = Progress(len(names))
         self.sample: Transitions | None = None
+        self.known: dict[int, Part] = {}  # read for the grid
         self.edges: dict[int, tuple[Rows, Rows]] = {}
         self.ids: dict[int, Any] = {}
 
@@ -223,11 +224,13 @@ class _Reading:
             if kept is not None:
                 found.save(kept)
             return found.empty(), n_blocks
-        for name in self.names:
+        for k, name in enumerate(self.names):
             part = next(self._run([name], None))[1]
             if part.lattice is not None:
                 if kept is not None:
                     part.lattice.save(kept)
+                else:
+                    self.known[k] = part
                 return part.lattice.empty(), n_blocks
             if self.bad_files == "error":
                 raise InputError(part.problem)
@@ -256,7 +259,9 @@ class _Reading:
             yield k, result
 
     def _parts(self, like: Lattice) -> Any:
-        for k, part in self._run(self.names, like):
+        left = [k for k in range(len(self.names)) if k not in self.known]
+        read = ((left[n], part) for n, part in self._run([self.names[k] for k in left], like))
+        for k, part in itertools.chain(self.known.items(), read):
             if part.problem is not None:
                 self.progress.failed[part.name] = part.problem
                 log.warning(f"{part.name} could not be used: {part.problem}")

@@ -161,7 +161,7 @@ def test_words_of_rare_steps_and_of_laws():
     data, recovery = walk()
     found = quiet(diagnose, recovery, data, checks=("fit",))
     found.fit.rare = {0.01: 1.004}
-    assert "steps as rare as 1 % are as frequent as the law says" in found.text()
+    assert "the rarest 1 % of steps are as frequent as expected" in found.text()
     found.fit.rare = {0.003: 1.42}
-    assert "steps as rare as 0.3 % are 1.4 times as frequent as the law says" in found.text()
+    assert "the rarest 0.3 % of steps are 1.4 times as frequent as expected" in found.text()
     assert float(found.arrays["fit"]["period"]) == pytest.approx(2 * math.pi)

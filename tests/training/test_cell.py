@@ -48,7 +48,7 @@ def test_a_line_that_was_given_a_period():
 
 
 def test_data_that_hardly_touches_the_cell():
-    with pytest.warns(LevytorchWarning, match=r"which is 4e-05 of the period 256000"):
+    with pytest.warns(LevytorchWarning, match=r"which is only 4e-05 of the period 256000"):
         check_cell(head(period=256000.0), 95.0, 105.0)
 
 

@@ -154,7 +154,7 @@ def test_a_guessed_threshold_does_not_bias_a_learned_alpha(kind):
 
 
 def test_a_tail_that_is_cut_and_not_corrected_is_said():
-    with pytest.warns(LevytorchWarning, match="pairs lie beyond tail.TRT = 3 and are left out, which"):
+    with pytest.warns(LevytorchWarning, match="pairs lie beyond tail.TRT = 3 and are left out without a correction"):
         found = recover(constant(), alpha=ALPHA, n_basis=1, tail={"method": "none", "TRT": 3.0})
     assert float(found.D_f(0.0)) < 0.5 * D_F  # what the sentence is about
     with warnings.catch_warnings():
