@@ -90,7 +90,7 @@ ELSEWHERE = [
     (r"^python -m venv .*pytest", ".ci/run executes exactly this line"),
     (r"^python -m venv .*train.py$", "its last part is run below, the installation is that of the line before"),
     (
-        r"^python (benchmarks/|-m benchmarks.networks)",
+        r"^python (benchmarks/|-m benchmarks\.(?!paper))",
         "measurements of minutes; their functions are tested in the packages they measure",
     ),
     (r"^tensorboard --logdir", "test_tensorboard_serves_a_run"),
