@@ -14,6 +14,7 @@ import argparse
 import csv
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -271,36 +272,56 @@ def one_after_the_other(names: list[str]) -> Any:
     return Lattice.side_by_side([tree.total for tree in trees])
 
 
-def table(rows: list[dict[str, str]], columns: dict[str, str]) -> list[str]:
-    """A table of some columns, by their names in the file, under other headings."""
-    cells = [[row[name] for name in columns] for row in rows]
-    lines = [list(columns.values()), ["---"] * len(columns), *cells]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+def ranges(texts: list[str]) -> str:
+    """Texts that differ in their numbers only as one, each such number as a range; others one after the other."""
+    number = re.compile(r"\d+(?:\.\d+)?")
+    if len({number.sub("#", text) for text in texts}) > 1:
+        return "; ".join(dict.fromkeys(texts))
+    columns = [sorted(set(found), key=float) for found in zip(*(number.findall(text) for text in texts))]
+    shown = iter(found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}" for found in columns)
+    return number.sub(lambda _: next(shown), texts[0])
+
+
+_RUN = ("pairs", "files", "seed", "commit", "command")
 
 
 def tables(path: Path) -> str:
-    """The last rows of every study."""
+    """The last rows of every study; repetitions are one row."""
     with path.open() as file:
         rows = list(csv.DictReader(file))
-    headings = {"what": "", "workers": "workers", "threads": "threads each", "seconds": "seconds", "load": "load"}
-    more = {
-        "times": ("A lattice of all files:", {"peak_mb": "MB per worker above its imports"}),
-        "equality": ("Two workers against one process:", {"note": "found"}),
-        "kills": ("One of two workers killed by `kill -9`:", {"note": "found"}),
-        "added": ("A file added to files with a checkpoint:", {"note": "found"}),
-        "fits": ("Fits:", {"note": "found"}),
+    titles = {
+        "times": "a lattice of all files",
+        "equality": "two workers against one process",
+        "kills": "one of two workers killed by `kill -9`",
+        "added": "a file added to files with a checkpoint",
+        "fits": "fits",
     }
-    out = []
-    for study, (said, columns) in more.items():
+    out: list[str] = []
+    before: tuple[str, ...] = ()
+    for study, title in titles.items():
         own = [row for row in rows if row["study"] == study]
         own = [row for row in own if (row["commit"], row["command"]) == (own[-1]["commit"], own[-1]["command"])]
-        if own:
-            last = own[-1]
-            facts = (
-                f"{int(last['pairs']):,} pairs in {last['files']} files, seed {last['seed']}, commit {last['commit']}"
-            )
-            out += [f"{said} {facts}, `{last['command']}`.", "", *table(own, headings | columns), ""]
-    return "\n".join(out)
+        if not own:
+            continue
+        last = own[-1]
+        facts = tuple(last[name] for name in _RUN)
+        if facts != before:
+            size = f"{int(last['pairs']):,} pairs in {last['files']} files, seed {last['seed']}"
+            load = ranges([row["load"] for row in rows if tuple(row[name] for name in _RUN) == facts])
+            heading = "| study | case | workers, threads each | runs | seconds | found |"
+            made = f"commit {last['commit']}, load of the machine {load} (`{last['command']}`)"
+            out += ["", f"{size}, {made}:", "", heading, "|---" * 6 + "|"]
+            before = facts
+        cases: dict[tuple[str, str], list[dict[str, str]]] = {}
+        for row in own:
+            cases.setdefault((row["what"], ", ".join(filter(None, (row["workers"], row["threads"])))), []).append(row)
+        for (what, workers), same in cases.items():
+            found = ranges([row["note"] for row in same])
+            if same[0]["peak_mb"]:
+                found = f"{ranges([row['peak_mb'] for row in same])} MB per worker above its imports"
+            seconds = ranges([row["seconds"] for row in same])
+            out.append(f"| {title} | {what} | {workers} | {len(same)} | {seconds} | {found} |")
+    return "\n".join([*out[1:], ""])
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -30,3 +30,11 @@ def test_a_small_version(tmp_path, monkeypatch):
     assert page.endswith("after\n")
     assert "old" not in page
     assert page.count("| one process |") == 2
+
+
+def test_rows_that_differ_in_numbers_are_one():
+    kills = ["killed after 38 files", "killed after 4 files", "killed after 9 files"]
+    assert distributed.ranges(kills) == "killed after 4 to 38 files"
+    assert distributed.ranges(["3.1", "2.50"]) == "2.50 to 3.1"
+    assert distributed.ranges(["same bits: True", "same bits: True"]) == "same bits: True"
+    assert distributed.ranges(["same bits: True", "same bits: False"]) == "same bits: True; same bits: False"
