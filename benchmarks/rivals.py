@@ -165,8 +165,8 @@ The systems are the published examples of the nonlocal Kramers-Moyal method (NKM
 dX = (x − x³) dt + Σ dW + σ dL on (−2, 2) with Σ² = 2 + 2x + x², L symmetric and a-stable (a = 2 alpha). The pairs are
 h = 1/1000 apart and start uniformly in (−2, 2).
 
-- **Data.** `euler` is one step of Euler's rule, as published, within which coefficients do not change. `sde` is twenty
-  steps, which follow the equation.
+- **Data.** `euler` is one step of Euler's rule, as published: coefficients do not change within it. `sde` has twenty
+  substeps, which follow the equation.
 - **levytorch** is `recover(data, alpha="learn", period=None)` with default settings. It detects which of the two kinds
   the data are ([method.md](method.md#the-simulated-law)) and chooses the smoothness of b by the evidence.
 - **NKM** is given that b is a cubic. It is [re-implemented](../benchmarks/kramers_moyal.py) from its formulas with its
@@ -269,21 +269,21 @@ def ratios(groups: Rows) -> list[str]:
 
 
 BOUNDS = """\
-The Cramér-Rao bound ([cramer_rao.py](../benchmarks/cramer_rao.py)) is the least error of an unbiased estimate from
-pairs made by Euler's rule that knows that b and Σ² are cubics and σ a quartic, as NKM does. In brackets is the bound of
-an estimate with eight polynomials for each. The other rows are root mean square errors over the seeds as multiples of
-either. By chance alone (95 %, six seeds) a method at the bound has between 0.45 and 1.55 for a, and between 0.7 and 1.3
-for b."""
+The Cramér-Rao bound ([cramer_rao.py](../benchmarks/cramer_rao.py)) is the smallest possible error of an unbiased
+estimate from pairs made by Euler's rule, if it is known that b and Σ² are cubics and σ a quartic (NKM assumes this).
+Cells have the root mean square errors over the seeds as multiples of that bound, for levytorch, NKM and NKM dense; in
+brackets the same for levytorch and the bound of eight polynomials for each function, which does not assume the cubics.
+By chance alone (95 %, six seeds) a method at the bound has 0.45 to 1.55 for a, and 0.7 to 1.3 for b."""
 CLASSES = ((4, 4, 5), (8, 8, 8))  # functions of b, Sigma^2 and sigma
 FEW = 6  # seeds: fewer say little about a mean square
 
 
 def bounds(groups: Rows) -> list[str]:
-    """Errors over what the data allows for; of steps by Euler's rule, whose law is that of the density."""
+    """Errors over the Cramér-Rao bound; of steps by Euler's rule, whose law is that of the density."""
     lines = [
         *BOUNDS.splitlines(),
         "",
-        "| pairs | σ | a | | seeds | a | σ | Σ² | b |",
+        "| pairs | σ | a | seeds | bound of a, σ, Σ², b | a | σ | Σ² | b |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     systems = sorted(
@@ -291,16 +291,18 @@ def bounds(groups: Rows) -> list[str]:
         key=lambda k: (int(k[0]), list(SIGMAS).index(k[1]), -float(k[2])),
     )
     for n, sigma, a in systems:
-        least = [least_errors(drift, Sigma2, SIGMAS[sigma], float(a), H, int(n), ENDS, sizes) for sizes in CLASSES]
-        head = f"| {int(n):,} | {SHOWN[sigma]} | {a} |"
-        shown = [[f"{bound[0]:.4f}", *(f"{100 * v:.3g} %" for v in bound[1:])] for bound in least]
-        lines.append(f"{head} bound | | " + " | ".join(f"{one} ({two})" for one, two in zip(*shown)) + " |")
-        for method in METHODS[:3]:
-            own = groups.get(("euler", n, sigma, a, method), [])
-            if own:
-                rms = [float(np.sqrt(np.mean([float(row[e]) ** 2 for row in own]))) for e in ERRORS]
-                cells = [f"{v / one:.2f} ({v / two:.2f})" for v, one, two in zip(rms, *least)]
-                lines.append(f"{head} {method} | {len(own)} | " + " | ".join(cells) + " |")
+        least, wide = (
+            least_errors(drift, Sigma2, SIGMAS[sigma], float(a), H, int(n), ENDS, sizes) for sizes in CLASSES
+        )
+        own = [groups[("euler", n, sigma, a, method)] for method in METHODS[:3]]
+        bound = ", ".join([f"{least[0]:.4f}", *(f"{100 * v:.3g} %" for v in least[1:])])
+        cells = []
+        for k, name in enumerate(ERRORS):
+            rms = [float(np.sqrt(np.mean([float(row[name]) ** 2 for row in rows]))) for rows in own]
+            ratios = [f"{v / least[k]:.2f}" for v in rms]
+            cells.append(f"{ratios[0]} ({rms[0] / wide[k]:.2f}), {', '.join(ratios[1:])}")
+        head = [f"{int(n):,}", SHOWN[sigma], a, str(len(own[0])), bound]
+        lines.append("| " + " | ".join([*head, *cells]) + " |")
     return lines
 
 
