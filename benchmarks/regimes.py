@@ -419,8 +419,8 @@ data of every regime are in `benchmarks/regimes.py`. This page is written by `py
 
 Errors of b, D_o, D_f and V are relative (L2 over the observed states); coverage is the share of the observed states at
 which 95 % bands hold the truth. All are means over the seeds. "alarms" counts the seeds in which a check of `diagnose`
-rejected the model; "notes" those in which it said only that the data determine something poorly (few jumps, a law without
-jumps describes them as well, D_o and D_f hardly separable).
+rejected the model; "notes" those in which it said only that the data determine something poorly (few jumps, a law
+without jumps describes them as well, D_o and D_f hardly separable).
 """
 NOTES = {"few_jumps", "jumps_not_needed", "hardly_separable", "few_tail_points"}  # of what the data do not determine
 
