@@ -1,10 +1,12 @@
 """Memory of the size of past steps: exponentially weighted means m, which a clock of the coefficients may depend on.
 
-    m after a step  =  w m + (1 - w) s,    w = 2^(-dt / h),    s = min(|dx - mu| / q(x), CAP)
+    m after a step  =  w m + (1 - w) s,    w = 2^(-dt / h),    s = min(|dx - mu| / q, CAP)
 
-h is the half-life. q(x) is the mean size of a step from x, without its largest ones; it is estimated once and then
-fixed, so that m does not depend on the parameters of a fit. At the start of a trajectory, and after a gap, m begins at
-its mean, and pairs are left out until the memory has filled.
+h is the half-life. q is the mean size of a step without the largest ones, one number for all states: where D_o and D_f
+vary with x, a size relative to that of other steps from x said far less about the next step. It is estimated once and
+then fixed, so that m does not depend on the parameters of a fit. At the start of a trajectory, and after a gap, m
+begins at its mean. The first pairs after that are left out, the same ones for every half-life longer than a few steps,
+so that their likelihoods can be compared.
 """
 
 from __future__ import annotations
@@ -23,80 +25,65 @@ from levytorch.errors import InputError
 from levytorch.law.compiled import cached_njit
 from levytorch.spaces.states import columns_of, lengths_of
 
-CAP = 8.0  # of a size, in mean ones: beyond it a larger step says nothing more about the next one
-FILLED = 3.0  # half-lives after which a memory has filled
+CAP = 16.0  # of a size, in mean ones: beyond it a larger step says nothing more about the next one
+FILLED, _MOST_LEFT_OUT = 3.0, 40.0  # half-lives after which pairs are no longer left out, and usual steps at most
 _LEAST = 1e-3  # of m, whose logarithm is taken
-_PARTS, _IN_A_PART = 24, 300  # of the states, for q(x), and pairs in each at least
-_LARGEST = 0.99  # quantile beyond which steps do not count for q(x)
+_LARGEST = 0.99  # quantile beyond which steps do not count for q
+_LEVELS = 256  # rows of m that are kept
 
 
 @dataclass(frozen=True)
 class Memory:
     """The rule by which m is computed from pairs, in the units of the data.
 
-    half_lives: one or several; dt: the usual time between observations; mu: the center of dx over it; knots, sizes:
-    q(x) at some states, a straight line between them (one number in several dimensions); start: the mean of s; wait:
-    the time for which pairs are left out; period: of the state, or None.
+    half_lives: one or several; dt: the usual time between observations; mu: the center of dx over it; size: q; start:
+    the mean of s; wait: the time for which pairs are left out; period: of the state, or None; levels: some rows of m,
+    one number per half-life, evenly spaced over the pairs that were fitted.
     """
 
     half_lives: tuple[float, ...]
     dt: float
     mu: tuple[float, ...]
-    knots: tuple[float, ...]
-    sizes: tuple[float, ...]
+    size: float
     start: float
     wait: float
     period: float | None = None
+    levels: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
-    def of(
-        cls, pairs: Transitions, half_lives: Sequence[float], wait: float, period: Any = None, constant: bool = False
-    ) -> Memory:
-        """The rule that pairs suggest; constant: whether q is one number, as for coefficients that are constants."""
+    def of(cls, pairs: Transitions, half_lives: Sequence[float], period: Any = None) -> Memory:
+        """The rule that pairs suggest."""
         dt = pairs.median_dt
         mu = (pairs.mu * (1.0 if pairs.uniform_dt else dt)).reshape(-1)
         cell = float(period) if pairs.dim == 1 and isinstance(period, int | float) else None
-        plain = cls(tuple(half_lives), dt, tuple(mu.tolist()), (0.0,), (1.0,), 1.0, wait, cell)
+        wait = min(FILLED * max(half_lives), _MOST_LEFT_OUT * dt)
+        plain = cls(tuple(half_lives), dt, tuple(mu.tolist()), 1.0, 1.0, wait, cell)
         length = plain._lengths(pairs).numpy()
         if not (length > 0).any():
             raise InputError("steps must vary for a memory of their sizes, found none that moves; leave memory out.")
-        x = plain._place(pairs.x).numpy() if pairs.dim == 1 else np.zeros(len(pairs))
-        parts = 1 if constant or pairs.dim > 1 else max(1, min(_PARTS, len(pairs) // _IN_A_PART))
-        edges = np.unique(np.quantile(x, np.linspace(0, 1, parts + 1)[1:-1])) if parts > 1 else np.empty(0)
-        which = np.searchsorted(edges, x)
-        overall = float(np.minimum(length, np.quantile(length, _LARGEST)).mean())
-        knots, sizes = [], []
-        for part in np.unique(which):
-            own = length[which == part]
-            knots.append(float(np.median(x[which == part])))
-            sizes.append(max(float(np.minimum(own, np.quantile(own, _LARGEST)).mean()), 0.01 * overall))
-        scaled = replace(plain, knots=tuple(knots), sizes=tuple(sizes))
+        size = float(np.minimum(length, np.quantile(length, _LARGEST)).mean())
+        scaled = replace(plain, size=size if size > 0 else float(length.mean()))
         return replace(scaled, start=float(scaled.step_sizes(pairs).mean()))
 
     def with_half_lives(self, half_lives: Sequence[float]) -> Memory:
         """The same rule with other half-lives; pairs are left out as before."""
         return replace(self, half_lives=tuple(half_lives))
 
-    # -- sizes of steps -----------------------------------------------------------------------------------------------
-    def _place(self, x: Tensor) -> Tensor:
-        return x if self.period is None else torch.remainder(x, self.period)
+    def with_levels(self, log_m: Tensor) -> Memory:
+        """The same rule with some of the rows of m, whose logarithms these are, (n, number of half-lives)."""
+        rows = torch.linspace(0, len(log_m) - 1, min(_LEVELS, len(log_m))).round().long()
+        return replace(self, levels=tuple(map(tuple, log_m[rows].exp().tolist())))
 
+    # -- sizes of steps -----------------------------------------------------------------------------------------------
     def _lengths(self, pairs: Transitions) -> Tensor:
         scale = (pairs.dt / self.dt) if not pairs.uniform_dt else torch.ones(1, dtype=torch.float64)
         mu = torch.tensor(self.mu, dtype=torch.float64)
         center = mu[0] * scale if pairs.dim == 1 else mu * scale.unsqueeze(-1)
         return lengths_of(pairs.dx - center) / scale.sqrt()
 
-    def scale(self, x: Tensor) -> Tensor:
-        """q at states (n,) or (n, d)."""
-        if x.dim() > 1:
-            return torch.full((len(x),), self.sizes[0], dtype=torch.float64)
-        found = np.interp(self._place(x).numpy(), self.knots, self.sizes, period=self.period)
-        return torch.from_numpy(found)
-
     def step_sizes(self, pairs: Transitions) -> Tensor:
         """s of every pair, (n,)."""
-        return (self._lengths(pairs) / self.scale(pairs.x)).clamp(max=CAP)
+        return (self._lengths(pairs) / self.size).clamp(max=CAP)
 
     # -- the means ----------------------------------------------------------------------------------------------------
     def means(self, pairs: Transitions) -> tuple[Tensor, Tensor]:
@@ -113,13 +100,18 @@ class Memory:
     def inputs(self, pairs: Transitions) -> tuple[Tensor, Tensor]:
         """log m and whether the memory had filled, as `means`."""
         m, filled = self.means(pairs)
-        return m.clamp(min=_LEAST).log(), filled
+        return self.log(m), filled
 
-    def after(self, m: Tensor, x: Tensor, dx: Tensor, dt: Tensor | float) -> Tensor:
-        """m after steps dx from states x, (n, k)."""
+    @staticmethod
+    def log(m: Tensor) -> Tensor:
+        """log m, which f is a function of."""
+        return m.clamp(min=_LEAST).log()
+
+    def after(self, m: Tensor, dx: Tensor, dt: Tensor | float) -> Tensor:
+        """m after steps dx, (n, k)."""
         mu = torch.tensor(self.mu, dtype=torch.float64)
         length = lengths_of(dx - (mu if dx.dim() > 1 else mu[0]))
-        s = (length / self.scale(x)).clamp(max=CAP).unsqueeze(1)
+        s = (length / self.size).clamp(max=CAP).unsqueeze(1)
         h = torch.tensor(self.half_lives, dtype=torch.float64)
         w = torch.exp2(-torch.as_tensor(dt, dtype=torch.float64).reshape(-1, 1) / h)
         return w * m + (1 - w) * s
@@ -127,23 +119,25 @@ class Memory:
     # -- files --------------------------------------------------------------------------------------------------------
     def plain(self) -> dict[str, Any]:
         """As numbers and lists, for a file."""
-        lists = {name: list(getattr(self, name)) for name in ("half_lives", "mu", "knots", "sizes")}
-        return {**lists, "dt": self.dt, "start": self.start, "wait": self.wait, "period": self.period}
+        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("half_lives", "mu")}
+        numbers = {name: getattr(self, name) for name in ("dt", "size", "start", "wait", "period")}
+        return {**lists, **numbers, "levels": [list(row) for row in self.levels]}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Memory:
         """The inverse of `plain`; refuses what does not go together."""
-        lists = {name: real_array(name, plain[name]) for name in ("half_lives", "mu", "knots", "sizes")}
+        lists = {name: real_array(name, plain[name]) for name in ("half_lives", "mu")}
         sound = all(v.ndim == 1 and len(v) and bool(np.isfinite(v).all()) for v in lists.values())
-        sound = sound and bool((lists["half_lives"] > 0).all()) and bool((lists["sizes"] > 0).all())
-        sound = sound and len(lists["knots"]) == len(lists["sizes"]) and bool((np.diff(lists["knots"]) >= 0).all())
-        if not sound:
+        k, levels = len(lists["half_lives"]), plain["levels"]
+        rows = real_array("levels", levels) if len(levels) else np.ones((0, k))
+        sound = sound and bool((lists["half_lives"] > 0).all()) and rows.shape == (len(levels), k)
+        if not sound or not bool(((rows > 0) & np.isfinite(rows)).all()):
             raise InputError("the parts of a memory must belong together, found parts of different fits; fit again.")
-        numbers = {name: positive_number(name, plain[name], "fit again") for name in ("dt", "start")}
+        numbers = {name: positive_number(name, plain[name], "fit again") for name in ("dt", "size", "start")}
         wait, period = real_number("wait", plain["wait"]), plain["period"]
         own = None if period is None else positive_number("period", period, "fit again")
         parts: dict[str, Any] = {name: tuple(values.tolist()) for name, values in lists.items()}
-        return cls(**parts | numbers, wait=wait, period=own)
+        return cls(**parts | numbers, wait=wait, period=own, levels=tuple(map(tuple, rows.tolist())))
 
 
 @cached_njit(nogil=True)

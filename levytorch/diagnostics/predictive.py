@@ -172,7 +172,7 @@ def paths_of(
             law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
             step += law.sample(generator=generator)
         if memory is not None:
-            means = memory.rule.after(means, space.inside(at + moved), step, true_dt)
+            means = memory.rule.after(means, step, true_dt)
         moved += step
         center = windows.center[:, j].repeat((copies, *[1] * (at.dim() - 1)))
         kept &= region.labels(lengths_of(step - center), dt) == 0

@@ -232,7 +232,7 @@ class FittedMemory:
 
     def f(self, m: Any) -> Tensor:
         """f at means m of the sizes of past steps, (..., number of half-lives), or (...) for one half-life."""
-        log_m = real_tensor("m", m).log()
+        log_m = self.rule.log(real_tensor("m", m))
         one = log_m.dim() == 0 or log_m.shape[-1] != len(self.half_lives)
         rows = log_m.unsqueeze(-1) if one else log_m
         gamma, centers = (torch.tensor(v, dtype=torch.float64) for v in (self.exponents, self.centers))

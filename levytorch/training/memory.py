@@ -8,21 +8,23 @@ raises the log-likelihood by more than AIC asks for its two parameters, the half
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from levytorch.coefficients import AlphaSpec, Head, linear
-from levytorch.coefficients.clock import ClockedHead
+from levytorch.coefficients.clock import ClockedHead, times
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import TemperingSpec
 from levytorch.convert import real_tensor, seed_of, whole_number
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.batches import FullBatch, full_batch, make_pools
-from levytorch.data.memory import FILLED, Memory
-from levytorch.errors import InputError
+from levytorch.data.memory import Memory
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import LevyStep
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
@@ -30,7 +32,7 @@ from levytorch.simulation.euler import initial_states
 from levytorch.spaces import space_of
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.inputs import action_of, covariate_of
+from levytorch.training.inputs import FittedMemory, action_of, covariate_of
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import constants, guess_from, starting_head
 
@@ -41,7 +43,7 @@ MOST_SCALES = 3
 UNFILLED = "before the memory has filled"
 _MOST_PAIRS = 30_000  # for the profile
 _LADDER = range(1, 10)  # powers of two, in usual steps
-_TRAJECTORY = 12.0  # half-lives that a trajectory must be as long as
+_TRAJECTORY = 4.0  # half-lives that a trajectory must be as long as
 _WORTH = 4.0  # of log-likelihood, for two more parameters: twice what AIC asks
 _PASSES, _NEAR = 40, 0.05
 _CLOSER = 0.15  # of log h, at least, between the three points of the last parabola
@@ -160,9 +162,7 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
     ladder = [dt * 2.0**k for k in _LADDER if dt * 2.0**k <= _typical_duration(data) / _TRAJECTORY] or [2.0 * dt]
     quick = constants(replace(settings, modulation=None, memory=None, law="frozen"), data)
     period = settings.head.period
-    profile = Profile(
-        some, Memory.of(data, [ladder[-1]], FILLED * ladder[-1], period, settings.head.is_constant), quick
-    )
+    profile = Profile(some, Memory.of(data, [ladder[-1]], period), quick)
     best: tuple[float, ...] = (max(ladder, key=lambda h: profile.log_likelihood([h])),)
     for _ in range(MOST_SCALES - 1):
         more = _with_one_more(best, ladder)
@@ -173,8 +173,7 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
             break
         best = more
     best = profile.refine(best)
-    wait = FILLED * max(best)
-    return Memory.of(data, best, wait, period, settings.head.is_constant), profile
+    return profile.rule.with_half_lives(best), profile
 
 
 def _with_one_more(best: tuple[float, ...], ladder: Sequence[float]) -> tuple[float, ...] | None:
@@ -218,16 +217,18 @@ def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, 
     rule = settings.memory
     if isinstance(rule, str):
         rule, profile = learned_memory(data, settings)
-        settled = replace(settings, memory=rule, profile=profile.report(rule))
+        settled = replace(settings, profile=profile.report(rule))
     elif isinstance(rule, tuple):
-        rule = Memory.of(data, rule, FILLED * max(rule), settings.head.period, settings.head.is_constant)
-        settled = replace(settings, memory=rule)
+        rule = Memory.of(data, rule, settings.head.period)
     inputs, filled = rule.inputs(data)
-    if not bool(filled.any()):
+    long_ = _typical_duration(data)
+    if not bool(filled.any()) or max(rule.half_lives) > long_:
+        least = max(rule.wait, *rule.half_lives)
         raise InputError(
-            f"trajectories must be longer than {FILLED:g} half-lives of the memory ({max(rule.half_lives):g}), found "
-            "none; give a shorter half-life, or use longer trajectories."
+            f"trajectories must be longer than the half-lives of a memory and until it has filled ({least:g}), found "
+            f"{long_:g}; give a shorter half-life, or use longer trajectories."
         )
+    settled = replace(settled, memory=rule.with_levels(inputs[filled]))
     data = data.with_inputs(torch.cat([*columns, inputs], dim=1))
     data = data._take(filled, {UNFILLED: int((~filled).sum())})
     return data, settled
@@ -249,6 +250,13 @@ def with_settled_memory(settings: FitSettings, settled: Mapping[str, Any] | None
 
 # -- paths of a fit with memory ----------------------------------------------------------------------------------------
 _SAME = 1e-6  # relative difference of lengths of a step
+_PATHS, _HALF_LIVES, _STEPS = (
+    400,
+    8.0,
+    (100, 1500),
+)  # of the check of the level: slowest half-lives, steps at least, most
+_QUANTILES = (0.1, 0.5, 0.9)
+_MOVED = math.log(2.0)  # of a quantile of log m, from which on a chain does not stay where the data stays
 
 
 @torch.no_grad()
@@ -267,38 +275,91 @@ def simulate_with_memory(
     Args:
         dt: the one that was fitted, or None.
         x0: as for `levytorch.simulate`.
-        m0: the means of the sizes of past steps to begin with, one per half-life; None: their mean over the data.
+        m0: the means of the sizes of past steps to begin with, one per half-life; None: each path begins with those
+            before some pair of the data that were fitted, drawn at random.
 
     A covariate with a period, such as the hour of the day, has its mean effect.
     """
     memory = recovery.memory
     assert memory is not None
-    rule, head = memory.rule, recovery.head
-    assert isinstance(head, ClockedHead)
+    rule = memory.rule
     check_dt(rule, dt)
     n, steps = whole_number("n_trajectories", n_trajectories, 1), whole_number("n_steps", n_steps, 1)
     seed = seed_of(seed)
     x = torch.as_tensor(initial_states(recovery.dynamics(), n, x0, seed), dtype=torch.float64)
     x = x.reshape(n) if recovery.dim == 1 else x.reshape(n, recovery.dim)
-    k, space = len(rule.half_lives), space_of(head)
-    start = torch.full((k,), rule.start, dtype=torch.float64) if m0 is None else real_tensor("m0", m0).reshape(-1)
-    if start.shape != (k,) or not bool((start > 0).all()):
-        raise InputError(f"m0 must be {k} positive numbers, found {tuple(start.tolist())}; give one per half-life.")
-    m = start.expand(n, k)
     generator = torch.Generator().manual_seed(seed)
-    points = [x]
-    length = torch.tensor(rule.dt, dtype=torch.float64)
-    for _ in range(steps):
-        c = head(space.inside(x))
-        f = memory.f(m)
-        law = LevyStep(c.b, c.D_o * f, c.D_f * f, c.alpha, length, recovery.dim, c.tempering, validate_args=False)
-        dx = law.sample(generator=generator)
-        m = rule.after(m, x, dx, rule.dt)
-        x = x + dx
-        points.append(x)
+    if m0 is None:
+        m = observed_means(rule, n, generator)
+    else:
+        k, start = len(rule.half_lives), real_tensor("m0", m0).reshape(-1)
+        if start.shape != (k,) or not bool((start > 0).all()):
+            raise InputError(f"m0 must be {k} positive numbers, found {tuple(start.tolist())}; give one per half-life.")
+        m = start.expand(n, k)
+    if (moved := recovery.metrics["memory"].get("level")) is not None and abs(moved) > _MOVED:
+        warnings.warn(f"{level_sentence(moved)}; simulate few steps only.", LevytorchWarning, stacklevel=3)
+    points = [x, *(x for x, _ in chain_of(recovery, memory, x, m, steps, generator))]
     made = Trajectories.from_arrays(torch.stack(points, dim=1).numpy(), dt=rule.dt)
     made.seed = seed
     return made
+
+
+def observed_means(rule: Memory, n: int, generator: torch.Generator) -> Tensor:
+    """(n, number of half-lives): m before pairs of the data, drawn at random."""
+    levels = torch.tensor(rule.levels or [[rule.start] * len(rule.half_lives)], dtype=torch.float64)
+    return levels[torch.randint(len(levels), (n,), generator=generator)]
+
+
+def chain_of(
+    recovery: Recovery, memory: FittedMemory, x: Tensor, m: Tensor, steps: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """States and m after each of some steps."""
+    rule, head = memory.rule, recovery.head
+    assert isinstance(head, ClockedHead)
+    space, dt = space_of(head), torch.tensor(rule.dt, dtype=torch.float64)
+    for _ in range(steps):
+        c = times(head(space.inside(x)), memory.f(m))
+        dx = LevyStep(*c[:4], dt, head.dim, c.tempering, validate_args=False).sample(generator=generator)
+        m, x = rule.after(m, dx, rule.dt), x + dx
+        yield x, m
+
+
+@torch.no_grad()
+def level_moved(recovery: Recovery) -> float:
+    """By how much log m of simulated paths has moved from that of the data, which they begin with: the largest of three
+    quantiles and of all half-lives.
+
+    The exponents say what follows steps of a given size, not where sizes settle. Where 2 alpha is about the sum of the
+    exponents the level of the chain is a balance of small effects, and it may lie far from that of the data.
+    """
+    memory = recovery.memory
+    assert memory is not None
+    rule, generator = memory.rule, torch.Generator().manual_seed(0)
+    steps = round(_HALF_LIVES * max(rule.half_lives) / rule.dt)
+    begin = observed_means(rule, _PATHS, generator)
+    states = torch.as_tensor(recovery.metrics["states"], dtype=torch.float64)
+    x = states[torch.randint(len(states), (_PATHS,), generator=generator)]
+    *_, (_, m) = chain_of(recovery, memory, x, begin, min(max(steps, _STEPS[0]), _STEPS[1]), generator)
+    levels = torch.tensor(_QUANTILES, dtype=torch.float64)
+    moved = (torch.quantile(rule.log(m), levels, dim=0) - torch.quantile(rule.log(begin), levels, dim=0)).reshape(-1)
+    return float(moved[moved.abs().argmax()])
+
+
+def level_sentence(moved: float) -> str:
+    """What is wrong with a chain whose level has moved."""
+    return (
+        "simulated paths must keep the size of the steps of the data, found that the 10, 50 or 90 % quantile of their "
+        f"mean size is {math.exp(moved):.3g} times the data's after some half-lives of the memory"
+    )
+
+
+def with_level(recovery: Recovery) -> None:
+    """Find out where the chain of a fit with memory settles, and warn where that is far from the data."""
+    moved = recovery.metrics["memory"]["level"] = level_moved(recovery)
+    if abs(moved) > _MOVED:
+        warnings.warn(
+            f'{level_sentence(moved)}; use longer half-lives, or tempering="learn".', LevytorchWarning, stacklevel=2
+        )
 
 
 def check_dt(rule: Memory, dt: float | None) -> None:

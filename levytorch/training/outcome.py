@@ -21,6 +21,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.training.boundary import include_vanished, with_constant
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.inputs import covariate_facts
+from levytorch.training.memory import with_level
 from levytorch.training.phases import Course
 from levytorch.training.recovery import Recovery
 
@@ -54,6 +55,8 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
     recovery.log_likelihood -= summed.n_main * log_unit
     metrics |= {"log_likelihood": recovery.log_likelihood, "seed": settings.seed}
     metrics["states"] = observed_states(recovery, problem.data).tolist()
+    if "memory" in metrics:
+        with_level(recovery)
     if doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0)):
         warnings.warn(doubt, LevytorchWarning, stacklevel=2)
     if problem.held_out is not None:

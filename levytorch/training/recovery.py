@@ -342,13 +342,15 @@ class Recovery(Reported):
         domain = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
         return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **domain, tempering=self.tempering)
 
-    def simulate(self, n_trajectories: int, n_steps: int, dt: float, **options: Any) -> Trajectories:
+    def simulate(self, n_trajectories: int, n_steps: int, dt: float | None = None, **options: Any) -> Trajectories:
         """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed).
 
-        Of a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.paths`).
+        Of a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.memory`).
         """
         if self.memory is not None:
             return simulate_with_memory(self, n_trajectories, n_steps, dt, **options)
+        if dt is None:
+            raise InputError("dt must be given, found None; pass the time between two points of a path.")
         return simulate(self.dynamics(), n_trajectories, n_steps, dt, **options)
 
     def forecast(self, x0: ArrayLike, horizon: float, **options: Any) -> Forecast:
