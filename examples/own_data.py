@@ -18,7 +18,7 @@ from levytorch.datasets import load_track
 
 
 def make_file(path: Path) -> Path:
-    """Something that is drawn back to x = 50 and jumps now and then, seen every quarter of an hour."""
+    """A position that is drawn back to x = 50 and jumps now and then, observed every quarter of an hour."""
     x = load_track().trajectories.x
     rows = (f"{0.25 * k:.2f},{value:.4f}\n" for k, value in enumerate(x))
     path.write_text("time,x\n" + "".join(rows), encoding="utf-8")

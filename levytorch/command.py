@@ -52,7 +52,7 @@ def check_file(arguments: Sequence[str]) -> None:
     for name, text in (
         ("value", "column of x"),
         ("time", "column of times: numbers or dates"),
-        ("id", "column that tells trajectories apart"),
+        ("id", "column that identifies trajectories"),
         ("time-unit", "unit of dt that you want: s, min, h, day, ...; needed for dates"),
         ("time-in", "unit of a column of times that holds numbers"),
         ("time-format", "of dates that are not ISO"),

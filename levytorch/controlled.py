@@ -191,7 +191,7 @@ def check_action_range(action_range: Sequence[Any]) -> tuple[tuple[float, float]
 
 
 def check_actions(actions: Sequence[Any]) -> tuple[Any, ...]:
-    """Labels as a tuple: two or more, told apart, numbers or strings."""
+    """Labels as a tuple: two or more different ones, numbers or strings."""
     given = listed("actions", actions, "name every action once")
     labels = tuple(tuple(a) if isinstance(a, list) else a for a in given)
     sound = all(isinstance(a, int | float | str) or _is_vector(a) for a in labels)

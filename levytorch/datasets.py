@@ -24,7 +24,17 @@ __all__ = ["Dataset", "load_btc_3min", "load_buffalo", "load_double_well", "load
 
 @dataclass(frozen=True)
 class Dataset:
-    """Trajectories with what they are: the dynamics that made them, None for real data, and a sentence."""
+    """Trajectories with their origin.
+
+    Args:
+        trajectories: the paths.
+        description: one sentence about them.
+        truth: the dynamics that made them; None for real data.
+
+    Example:
+        >>> load_track().description
+        'one track of 2,000 hours, every 15 minutes, drawn to x = 50, with jumps'
+    """
 
     trajectories: Trajectories
     description: str
@@ -40,9 +50,16 @@ class Dataset:
 
 
 def load_track() -> Dataset:
-    """Something that is drawn to x = 50 and jumps now and then, seen every quarter of an hour: 8,000 pairs.
+    """A position that is drawn to x = 50 and jumps now and then, observed every quarter of an hour: 8,000 pairs.
 
     b(x) = -16 sin(2 pi (x - 50) / 1000), which is -0.1 (x - 50) near 50; D_o = 2, D_f = 0.3, alpha = 0.5. On a line.
+
+    Returns:
+        A Dataset with its truth.
+
+    Example:
+        >>> len(load_track().transitions())
+        8000
     """
 
     def pull(x: torch.Tensor) -> torch.Tensor:
@@ -57,6 +74,13 @@ def load_double_well() -> Dataset:
     """Two wells, at x = -1 and x = 1, and jumps between them: 100 trajectories of 100 steps of 1/100.
 
     b = x - x^3, D_o = (2 + 2 x + x^2) / 2, sigma = 1 / (1 + x^2 / 2), alpha = 0.75. On a line.
+
+    Returns:
+        A Dataset with its truth.
+
+    Example:
+        >>> len(load_double_well().transitions())
+        10000
     """
     truth = Dynamics.named("double_well")
     return Dataset(simulate(truth, 100, 100, 1 / 100, seed=0), "100 short paths in a double well, with jumps", truth)
@@ -66,20 +90,49 @@ def load_phase() -> Dataset:
     """An angle in radians whose drift and noise depend on it: 500 trajectories of 40 steps of 1/40.
 
     The variable example of the paper, alpha = 0.3: jumps so heavy that steps have no mean. On a circle of 2 pi.
+
+    Returns:
+        A Dataset with its truth.
+
+    Example:
+        >>> len(load_phase().transitions())
+        20000
     """
     truth = Dynamics.named("variable")
     return Dataset(simulate(truth, 500, 40, 1 / 40, seed=0), "500 short paths of an angle, with large jumps", truth)
 
 
 def load_buffalo(path: Any, **options: Any) -> Dataset:
-    """Tracks of buffalo, as a table with columns id, t (s), x and y: two coordinates, dt in hours."""
+    """Tracks of buffalo, as a table with columns id, t (s), x and y: two coordinates, dt in hours.
+
+    Args:
+        path: of the file that you have downloaded.
+        options: further options of `Trajectories.from_file`.
+
+    Returns:
+        A Dataset without a truth.
+
+    Example:
+        >>> load_buffalo("buffalo.csv").transitions()  # doctest: +SKIP
+    """
     given: dict[str, Any] = {"id": "id", "time": "t", "value": ["x", "y"], "max_dt": 3}
     given |= {"time_in": "s", "time_unit": "h"}
     return Dataset(Trajectories.from_file(path, **given | options), "tracks of buffalo, dt in hours")
 
 
 def load_btc_3min(path: Any, **options: Any) -> Dataset:
-    """Prices of bitcoin every three minutes, as a table with columns timestamp (s) and open: dt in hours."""
+    """Prices of bitcoin every three minutes, as a table with columns timestamp (s) and open: dt in hours.
+
+    Args:
+        path: of the file that you have downloaded.
+        options: further options of `Trajectories.from_file`.
+
+    Returns:
+        A Dataset without a truth.
+
+    Example:
+        >>> load_btc_3min("btc_3min.parquet").transitions()  # doctest: +SKIP
+    """
     given: dict[str, Any] = {"time": "timestamp", "value": "open", "time_in": "s", "time_unit": "h"}
     return Dataset(Trajectories.from_file(path, **given | options), "prices of bitcoin, dt in hours")
 
@@ -88,6 +141,16 @@ def load_eurusd_m5(path: Any, **options: Any) -> Dataset:
     """Rates of the euro in dollars every five minutes, as a table with columns Time and Close: log x, dt in minutes.
 
     Steps across nights and weekends are gaps.
+
+    Args:
+        path: of the file that you have downloaded.
+        options: further options of `Trajectories.from_file`.
+
+    Returns:
+        A Dataset without a truth.
+
+    Example:
+        >>> load_eurusd_m5("eurusd_m5.csv").transitions()  # doctest: +SKIP
     """
     given: dict[str, Any] = {"time": "Time", "value": "Close", "time_unit": "min", "log": True, "max_dt": 5}
     return Dataset(Trajectories.from_file(path, **given | options), "logarithm of the rate of EUR/USD, dt in minutes")

@@ -96,7 +96,7 @@ class Dynamics:
         dim: dimension of the state.
         origin: where the cell begins.
         window: on a line, (low, high) of the states that matter (one such pair per coordinate): where a simulation
-            starts unless told otherwise. None: 10 to either side of origin.
+            starts unless x0 is given. None: 10 to either side of origin.
         tempering: a rate per unit of x: jumps larger than its inverse are exponentially rare; 0 for stable jumps.
 
     Example:

@@ -23,7 +23,7 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def is_exchange(path: Path) -> bool:
-    """Whether a file is, or is to be, of this format: told by its name."""
+    """Whether a file has, or will have, this format, by its name."""
     return path.suffix == SUFFIX
 
 

@@ -117,7 +117,7 @@ def unwritable(target: str | os.PathLike[str], error: OSError) -> OutputError:
     reason = error.strerror or str(error)
     return OutputError(
         f"{target} could not be written ({reason}); what was there before is unchanged: make room or choose another "
-        "place, then go on."
+        "place, then continue."
     )
 
 

@@ -42,7 +42,7 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # whoever started this process with a signal ignored (nohup, a shell's background job) meant it
+    # a process that was started with a signal ignored (nohup, a shell's background job) keeps ignoring it
     wanted = [signum for signum in _SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
     before = {signum: signal.signal(signum, _handle) for signum in wanted}
     _state.deferring, _state.requested = False, None

@@ -6,7 +6,7 @@ Without any of them levytorch does the same, later.
 
 - `importing`, `import_lightning`: 1.6 s instead of 5.0 s to import Lightning. It imports torch's compiler for one class
   to compare with, and torchmetrics, which it imports, imports SciPy's signal processing to mend a name in it.
-  Placeholders stand for both meanwhile and are gone afterwards: whoever wants the real ones imports them as usual.
+  Placeholders stand for both meanwhile and are gone afterwards: the real modules are imported as usual.
   Python does not search for garbage among objects that modules have just made and that stay.
 - `uncompiled`: 1.5 s of the first step of an optimiser, whose methods import torch's compiler when they are called.
 - `quick_cache`: 0.5 s of the first compiled kernel. numba gets ready to compile before it looks into its cache.

@@ -62,7 +62,7 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
         outcome = train(config, directory)
     except interrupts.Interrupted as stop:
         if ranks.is_first():
-            log.warning(f"stopped by {stop.name}; go on with: {resume.command(directory)}")
+            log.warning(f"stopped by {stop.name}; continue with: {resume.command(directory)}")
         raise
     except (LevytorchError, OSError, OmegaConfBaseException) as error:
         if isinstance(error, OSError) and error.errno in FULL:

@@ -1,4 +1,4 @@
-"""Files read as plain values, whoever they come from: YAML, JSON, CSV, and what torch.save wrote.
+"""Files from any source, read as plain values: YAML, JSON, CSV, and what torch.save wrote.
 
 Reading executes nothing and costs no more than the size of the file says: a few hundred bytes of YAML that refers to
 itself, or a packed archive, could otherwise ask for all of the memory.

@@ -282,6 +282,6 @@ def compare(data: str, how: tuple[str, str], without: Estimate, tcf: Estimate) -
 
 def crl_claim(error: float) -> Claim:
     """The model-free fit to what was seen, outside of it."""
-    said = "first 6000 transitions: classical RL has large errors outside of the prices seen"
+    said = "first 6000 transitions: classical RL has large errors outside the observed prices"
     measured = f"{100 * error:.2f} %" if error < 10 else f"{100 * error:.1e} %"
     return Claim(PRICES, "least squares", "–", said, measured, error > 1)

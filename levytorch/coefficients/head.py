@@ -515,7 +515,9 @@ def check_head(head: Head) -> None:
     with torch.no_grad():
         c = head(x)
     if not isinstance(c, Coefficients):
-        raise InputError(f"forward(x) must return Coefficients(b, D_o, D_f, alpha), found {type(c).__name__}; do so.")
+        raise InputError(
+            f"forward(x) must return Coefficients(b, D_o, D_f, alpha), found {type(c).__name__}; return these."
+        )
     not_negative = ("finite and >= 0", lambda t: t >= 0)
     conditions: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
         "b": ("finite", torch.isfinite),

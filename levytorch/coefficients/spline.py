@@ -19,7 +19,7 @@ from levytorch.spaces.splines import CONTINUATIONS, FREE, KNOTS, PolynomialBasis
 
 
 class SplineHead(LinearHead):
-    """Cubic splines on a line: D_o and D_f stay constant beyond the window, b does, or goes on straight.
+    """Cubic splines on a line: D_o and D_f stay constant beyond the window, b does, or continues along its tangent.
 
     window: (low, high), or one such pair per coordinate; knots: "even", or states inside the window ("quantiles": of
     the data, which a fit puts in their place); continuation: of b, "constant" or "linear"; free: of b, "auto", "lines"

@@ -223,8 +223,8 @@ def _vectors(given: NDArray[Any]) -> Array:
     """Actions of several numbers, (n, m)."""
     if given.shape[1] > _WIDEST or given.dtype.kind not in "biuf":
         raise InputError(
-            f"vectors of actions must be {_WIDEST} numbers each, found {given.dtype} of shape {given.shape}; give so, "
-            "or labels."
+            f"vectors of actions must be {_WIDEST} numbers each, found {given.dtype} of shape {given.shape}; give "
+            "such vectors, or labels."
         )
     vectors = given.astype(np.float64)
     if not np.isfinite(vectors).all():
@@ -255,7 +255,9 @@ def per_point(action: Any, lengths: Integers) -> tuple[Array, tuple[Any, ...]]:
         raise InputError(f"action must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
     full = [_padded(part, int(n), k) for k, (part, n) in enumerate(zip(parts, lengths))]
     if len({part.shape[1:] for part in full}) > 1:
-        raise InputError("action must be alike in all trajectories, found several shapes; give all of them one.")
+        raise InputError(
+            "action must have one shape in all trajectories, found several; give every trajectory the same."
+        )
     return label(np.concatenate(full))
 
 

@@ -220,8 +220,8 @@ def pools_of(
         if alpha is None:
             warnings.warn(
                 f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is "
-                "one number for all pairs, beyond which more of those with a long dt lie; pass alpha to scale it with "
-                "dt.",
+                "one number for all pairs, so that pairs with a long dt exceed it more often; pass alpha to scale it "
+                "with dt.",
                 LevytorchWarning,
                 stacklevel=3,
             )

@@ -361,7 +361,7 @@ def _like(like: Lattice, options: dict[str, Any], period: float | None, states: 
     """A builder with the grid, dt and pools of another lattice."""
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"{name} must be left out beside like=..., found {value!r}; the lattice says it already.")
+            raise InputError(f"{name} must be left out beside like=..., found {value!r}; the lattice determines it.")
     if period not in (2 * math.pi, like.grid.period):
         raise InputError(
             f"period must be that of the lattice, {like.grid.period}, found {period!r}; leave it out beside like=..."

@@ -60,7 +60,7 @@ class Memory:
         plain = cls(tuple(half_lives), dt, tuple(mu.tolist()), 1.0, 1.0, wait, cell)
         length = plain._lengths(pairs).numpy()
         if not (length > 0).any():
-            raise InputError("steps must vary for a memory of their sizes, found none that moves; leave memory out.")
+            raise InputError("steps must vary for a memory of their sizes, found all of them zero; leave memory out.")
         size = float(np.minimum(length, np.quantile(length, _LARGEST)).mean())
         scaled = replace(plain, size=size if size > 0 else float(length.mean()))
         return replace(scaled, start=float(scaled.step_sizes(pairs).mean()))

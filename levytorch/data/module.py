@@ -131,7 +131,7 @@ class LevyDataModule(BatchModule):
     # ------------------------------------------------------------------------------------------------ pools and the TCF
 
     def repool(self, CT: Threshold | None, TRT: Threshold | None = None) -> None:
-        """Build the pools anew, with other thresholds (Appendix A needs a preliminary fit before it can name CT)."""
+        """Build the pools again, with other thresholds (Appendix A needs a preliminary fit before it can name CT)."""
         # plain floats: a NumPy number would make a checkpoint that weights-only loading refuses
         self._asked = check_thresholds(CT, TRT, self.transitions.dt)
         min_tail = min(self.min_tail, len(self.transitions))
@@ -199,7 +199,7 @@ class LevyDataModule(BatchModule):
 
 
 class Steps:
-    """`max_steps` batches per epoch, each drawn at the moment it is asked for; goes on where a resumed run stopped."""
+    """`max_steps` batches per epoch, each drawn when it is requested; continues where a resumed run stopped."""
 
     def __init__(self, module: BatchModule) -> None:
         self.module = module
@@ -208,7 +208,7 @@ class Steps:
         return self.module.max_steps
 
     def state_dict(self) -> dict[str, Any]:
-        """Tells Lightning that a resumed run goes on with the next step and not with the first."""
+        """Tells Lightning that a resumed run continues with the next step and not with the first."""
         return {"step": self.module._step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class FileOptions:
             its cells become empty.
         value: the column of x, or several for d > 1. Default: x (or x1, x2, ...), or the only column left. In "wide"
             and "rows": the columns to use, by default all but time and id. In .npz: the array, by default x.
-        id: the column that tells trajectories apart; rows of different ones may be mixed. Default: id if there is one,
+        id: the column that identifies trajectories; rows of different ones may be mixed. Default: id if there is one,
             else one trajectory.
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.

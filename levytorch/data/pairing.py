@@ -230,7 +230,7 @@ def single_dt(low: float, high: float, mean: float, latest: float) -> float | No
 
 
 class TransitionBlocks:
-    """The pairs of a file, for whoever needs to see each only once; see `transition_blocks`.
+    """The pairs of a file, for code that needs each only once; see `transition_blocks`.
 
     Attributes:
         dropped: how many pairs were left out, by reason.

@@ -183,14 +183,17 @@ class Trajectories:
 
     @classmethod
     def from_file(cls, path: Any, **options: Any) -> Trajectories:
-        """From one file or many; `levytorch.data.options.FileOptions` documents every option.
+        """From one file or many.
 
-        path: of a .csv, .tsv (also .csv.gz, .tsv.gz), .parquet, .feather, .npz or .npy file; a pattern such as
-        "tracks/*.csv"; a directory; a URL that fsspec can open, such as "s3://bucket/track.parquet"; or a list of
-        these. Of several files a trajectory is called "file/id", or "file" if the file has no ids; none goes on from
-        one file to the next.
+        Args:
+            path: of a .csv, .tsv (also .csv.gz, .tsv.gz), .parquet, .feather, .npz or .npy file; a pattern such as
+                "tracks/*.csv"; a directory; a URL that fsspec can open, such as "s3://bucket/track.parquet"; or a list
+                of these. Trajectories of several files are called "file/id", or "file" if the file has no ids.
+            options: time, value, id, dt and others: see `levytorch.data.options.FileOptions`. With
+                on_disk=<directory> a .npz, .npy, .parquet or .feather file may be larger than memory
+                (docs/scaling.md).
 
-        With on_disk=<directory> a .npz, .npy, .parquet or .feather file may be larger than memory (docs/scaling.md).
+        >>> Trajectories.from_file("track.csv", time="time", value="x")  # doctest: +SKIP
         """
         if not is_many(path):
             return cls._read(open_file(path, **options))

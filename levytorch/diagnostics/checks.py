@@ -124,12 +124,12 @@ class _Jobs:
     def apart(self) -> list[list[Callable[[], None]]]:
         if not isinstance(self.law, (FrozenLaw, ExactLaw)):
             for name in set(self.checks) - {"laws"}:
-                text = f"checks of a fit know the frozen and the exact law, not {self.law.name}; use compare"
+                text = f"checks of a fit support the frozen and the exact law, not {self.law.name}; use compare"
                 setattr(self.diagnosis, name, Skipped(text))
             return []
         if self.recovery.head.noise is not ISOTROPIC:
             for name in set(self.checks) - {"predictive"}:
-                text = "checks of single steps know a D_o that is a number, not a matrix; use predictive, or compare"
+                text = "checks of single steps support a D_o that is a number, not a matrix; use predictive, or compare"
                 setattr(self.diagnosis, name, Skipped(text))
             self.checks = tuple(name for name in self.checks if name == "predictive")
         if not isinstance(self.law, ExactLaw):

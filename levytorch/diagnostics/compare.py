@@ -130,7 +130,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[ComparedModel], T
     kinds = {name: _treatment(recovery.blocks) for name, recovery in named.items() if recovery.blocks is not None}
     if len(set(kinds.values())) > 1:
         raise InputError(
-            f"recoveries must treat lost tails alike to be compared without transitions, found {kinds}; pass "
+            f"recoveries must treat lost tails in the same way to be compared without transitions, found {kinds}; pass "
             "transitions."
         )
     models: list[ComparedModel] = []
@@ -209,7 +209,8 @@ def _on(
     treated = [region for region in regions if not region.whole] or regions
     if any(region != treated[0] for region in treated):
         raise InputError(
-            "recoveries must have the same CT and TRT where they treat lost tails, found others; fit them alike."
+            "recoveries must have the same CT and TRT where they treat lost tails, found others; fit them with "
+            "the same thresholds."
         )
     region = treated[0]
     chosen = subsample(transitions, MOST, 0)
@@ -360,7 +361,7 @@ def _sentence(rows: list[Row], n: float) -> str:
         )
     simplest = min((r for r in rows if -r.difference < _CLEAR * r.difference_std or r is best), key=_parameters_of)
     return (
-        f"The data does not tell {best.model} and {second.model} apart ({gain * n:.1f} in log-likelihood, {errors:.1f} "
+        f"The data cannot distinguish {best.model} and {second.model} ({gain * n:.1f} in log-likelihood, {errors:.1f} "
         f"standard errors); the simplest model that describes it as well is {simplest.model}."
     )
 

@@ -211,7 +211,7 @@ def _cause(step: StepCheck, fit: object, misfit: bool, recovery: Recovery) -> st
     if found:
         return f"{', and '.join(found)}; the model has independent steps"
     if step.law == "exact":
-        return "the fitted process has the same coefficients at any dt, the data do not"
+        return "the coefficients of the fitted process do not depend on dt, those of the data do"
     vary = "the coefficients vary within a step"
     if misfit or not isinstance(fit, FitCheck):
         vary += ", or the law of a step is wrong"

@@ -2,7 +2,7 @@
 
 Given the state the direction of dx - b dt is uniform under an isotropic law, whatever its lengths are. In groups of
 neighbouring states the mean of n n^T - I / d, n that direction, is then zero, and n times its square is chi-squared.
-Groups are needed because an ellipse whose axes turn with the state leaves nothing in the mean over all states.
+Groups are needed because an ellipse whose axes turn with the state averages out over all states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""check(): are my jumps real? Five laws of a step on pairs that their fits have not seen, and one card that says so."""
+"""check(): are my jumps real? Five laws of a step are compared on held-out pairs; a card shows the answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ YES, NO, OTHER = "yes", "no", "unclear"
 
 @dataclass(frozen=True)
 class JumpCard:
-    """The answer, with what it rests on; `print` shows it as text, `plot` draws it, `save` writes a PNG file.
+    """The answer, with its numbers; `print` shows it as text, `plot` draws it, `save` writes a PNG file.
 
     answer: "yes", "no", or "unclear" where the tails are heavy, but another law describes them as well as jumps do.
     sentence: the answer in words. laws: the comparison. alpha, D_o, D_f: of the stable law with constants.
@@ -189,7 +189,7 @@ def _answer(laws: Comparison, clustering: tuple[float, float]) -> tuple[str, str
         how = "better than" if rows[rival].aic < rows[best].aic - _BETTER else "as well as"
         return OTHER, (
             f"Unclear: steps have heavy tails, but the {rival} law describes them {how} jumps with constant "
-            f"coefficients do. More observations, or shorter steps, can tell them apart.{caution}"
+            f"coefficients do. More observations, or shorter steps, can distinguish them.{caution}"
         )
     stable = rows["stable"]
     ends = best == "tempered" and -stable.difference > _CLEAR * stable.difference_std

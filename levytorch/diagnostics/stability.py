@@ -39,8 +39,8 @@ _FLAT = 1e-8
 _ALARMS = {
     "time": (
         "changes over time",
-        "the model has coefficients of the state alone; fit shorter stretches of time separately, or add what changes "
-        "as a state.",
+        "the model's coefficients depend on the state only; fit shorter stretches of time separately, or add what "
+        "changes as a state.",
     ),
     "trajectories": (
         "differs between trajectories",

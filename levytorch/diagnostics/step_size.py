@@ -178,15 +178,15 @@ def _too_few(n: int, P: int, pairs: str) -> Skipped | None:
     if 2 * n >= max(400, 20 * P):
         return None
     return Skipped(
-        f"only {n} {pairs} are followed by their successor and {max(200, 10 * P)} are needed for {P} parameters; bring "
-        "longer trajectories, or use fewer basis functions (n_basis)"
+        f"only {n} {pairs} are followed by their successor and {max(200, 10 * P)} are needed for {P} parameters; use "
+        "longer trajectories or fewer basis functions (n_basis)"
     )
 
 
 def _step_check(
     statistic: float, df: int, curves: dict[str, Tensor], dim: int, pairs: tuple[int, int], converged: bool, law: str
 ) -> StepCheck:
-    """What a statistic with df degrees of freedom and the curves behind it come to."""
+    """The result for a statistic with df degrees of freedom and its curves."""
     max_z, where = _largest(curves, dim)
     change = {name: _relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in NAMES}
     chance = {name: _relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in NAMES}
@@ -319,7 +319,7 @@ class ExactStepSize:
         try:
             return StepScores(twice, self.both, 2 * self.dt, 2 * self.mu, _BLOCKS)
         except InputError as error:
-            return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
+            return Skipped(f"the exact law cannot evaluate steps of 2 dt: {error}")
 
     def test(self, short: StepScores, long_: StepScores) -> StepCheck | Skipped:
         head = self.tangent.head

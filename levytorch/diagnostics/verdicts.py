@@ -1,4 +1,4 @@
-"""What the checks of a fit come to: a verdict each (ok, look or bad), one plain sentence, and the numbers behind it.
+"""The results of the checks of a fit: a verdict each (ok, look or bad), one plain sentence, and its numbers.
 
 The terminal, the report page and metrics.json show this list.
 """

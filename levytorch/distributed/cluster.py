@@ -54,7 +54,7 @@ class Here:
 
 
 class Shared:
-    """A value that many tasks take, on every worker; sent anew when all workers that had it are gone."""
+    """A value that many tasks take, on every worker; sent again when all workers that had it are gone."""
 
     def __init__(self, value: Any, client: Any) -> None:
         self.value, self.client = value, client

@@ -27,6 +27,10 @@ class Files:
         checkpoint, retries, across, bad_files: as for `levytorch.distributed.lattice`.
         sample: about how many pairs this process looks at itself, for scales and thresholds.
         reading: options of `Trajectories.from_file`.
+
+    Example:
+        >>> from levytorch import recover
+        >>> recover(Files("tracks/*.parquet", value="x", time="t"), alpha=0.3, client=client)  # doctest: +SKIP
     """
 
     def __init__(

@@ -100,7 +100,11 @@ def lattice(
         options: period, origin, mu, reach, order, n_x of `Lattice.from_blocks`, and those of `Trajectories.from_file`:
             value, id, time, dt, time_unit, ...
 
-    >>> lattice("tracks/*.parquet", value="x", time="t", period=None)  # doctest: +SKIP
+    Returns:
+        The Lattice of all pairs.
+
+    Example:
+        >>> lattice("tracks/*.parquet", value="x", time="t", period=None)  # doctest: +SKIP
     """
     with running(client) as job:
         return lattice_with(
@@ -149,7 +153,7 @@ def lattice_with(
     given = [key for key, value in making.items() if value is not None and key != "period"]
     if like is not None and (given or n_blocks is not None):
         named = given[0] if given else "n_blocks"
-        raise InputError(f"{named} must be left out beside like=..., found it given; the lattice says it already.")
+        raise InputError(f"{named} must be left out beside like=..., found it given; the lattice determines it.")
     wanted = like.n_blocks if like is not None else 1 if n_blocks is None else whole_number("n_blocks", n_blocks, 1)
     keep = None if checkpoint is None else path_of(checkpoint)
     recipe = Recipe(
@@ -300,8 +304,8 @@ class _Reading:
                 continue
             if self.across == "refuse":
                 raise InputError(
-                    f"a trajectory must lie in one file, found one that goes on from {self.names[k]} to another file; "
-                    "pass across='join' to add the pairs between files, or across='apart' to leave them out."
+                    f"a trajectory must lie in one file, found one that continues from {self.names[k]} to another "
+                    "file; pass across='join' to add the pairs between files, or across='apart' to leave them out."
                 )
             pairs = pairs[np.flatnonzero(same)] if not same.all() else pairs
             self.progress.joined += len(pairs)

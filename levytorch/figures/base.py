@@ -42,7 +42,16 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class AxisNames(NamedTuple):
-    """Names for the axes: the state (a column of a file), and the unit of time; empty where the data has none."""
+    """Names for the axes of a figure.
+
+    Args:
+        state: the name of the state, with its unit.
+        time: the unit of time.
+
+    Example:
+        >>> AxisNames("x (km)", "h").of("b")
+        '$b(x)$  (x (km) per h)'
+    """
 
     state: str = ""
     time: str = ""
@@ -199,7 +208,7 @@ class Drawn(NamedTuple):
 
 
 def draw(fig: Figure) -> Drawn:
-    """Laid out and drawn once, for whoever wants the pixels."""
+    """Laid out and drawn once, for callers that need the pixels."""
     from PIL import Image
 
     fig.canvas.draw()
@@ -247,7 +256,23 @@ def _svg(fig: Figure, box: Any) -> bytes:
 def save(
     fig: Figure, path: str | os.PathLike[str], *, dpi: int = DPI, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
-    """Write <path>.png and <path>.pdf (path without suffix); each file appears whole or not at all."""
+    """Write a figure to files; each appears whole or not at all.
+
+    Args:
+        fig: the figure.
+        path: the path of the files without a suffix.
+        dpi: pixels per inch of a PNG file.
+        formats: the suffixes, "png", "pdf" or both.
+
+    Returns:
+        The paths that were written.
+
+    Example:
+        >>> import tempfile
+        >>> fig, axes = new_axes(1, 1)
+        >>> [file.name for file in save(fig, Path(tempfile.mkdtemp()) / "empty", formats=["pdf"])]
+        ['empty.pdf']
+    """
     fig.set_dpi(dpi)
     return write(draw(fig) if "png" in formats else None, fig, path, formats)
 

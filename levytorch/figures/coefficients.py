@@ -41,9 +41,21 @@ class Curves(dict[str, Array]):
 
 
 def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: Any = None) -> Curves:
-    """The numbers behind `coefficients`: x, every coefficient, its standard error and the truth, column by column.
+    """The columns of a figure of coefficients: x, and b, D_o and D_f with their standard errors and the truth.
 
-    states: the observed x, whose histogram the figure shows.
+    Args:
+        recovery: the Recovery, or a Dynamics.
+        truth: a Dynamics with the true coefficients, if they are known.
+        n: the number of states x, from end to end.
+        states: the observed states, whose histogram the figure shows.
+
+    Returns:
+        A dict of arrays, such as x, b, b_std and b_truth.
+
+    Example:
+        >>> from levytorch import Dynamics
+        >>> list(coefficient_curves(Dynamics.named("constant"), n=5))
+        ['x', 'b', 'D_o', 'D_f']
     """
     low, high = x_range(recovery)
     x = torch.linspace(low, high, n, dtype=torch.float64)
@@ -139,9 +151,25 @@ def recovery(
     band: float = 1.96,
     units: AxisNames | None = None,
 ) -> tuple[Figure, Any]:
-    """The coefficients of a Recovery with their bands; truth: a Dynamics; states: observed x, shown along the axis.
+    """The coefficients of a Recovery with their bands. In two dimensions these are maps.
 
-    In two dimensions these are maps: the estimate beside its standard error, or beside the truth.
+    Args:
+        found: the Recovery.
+        truth: a Dynamics whose coefficients are shown, too.
+        states: the observed states, which are shown along the axis.
+        axes: axes to draw on; None makes a figure.
+        band: half the width of a band, in standard errors.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> data = simulate(Dynamics.named("constant"), 100, 40, 1 / 40).transitions()
+        >>> fig, axes = recovery(recover(data, alpha=0.3, n_basis=1, law="frozen"), states=data.x)
+        >>> len(axes)
+        3
     """
     if found.dim == 1:
         curves = coefficient_curves(found, truth, states=states)

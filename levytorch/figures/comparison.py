@@ -23,7 +23,21 @@ def overlaid(
 ) -> tuple[Figure, list[Axes]]:
     """One panel per coefficient, one line per fit with its pointwise band.
 
-    curves: label -> columns x, b, D_o, D_f, and where they are known b_std, b_truth and so on (curves.csv of a run).
+    Args:
+        curves: the columns of every fit by its label, from `coefficient_curves` or from curves.csv of a run.
+        axes: axes to draw on; None makes a figure.
+        period: the period of the states, for ticks at angles.
+        band: half the width of a band, in standard errors.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Dynamics
+        >>> from levytorch.figures.coefficients import coefficient_curves
+        >>> fig, axes = overlaid({name: coefficient_curves(Dynamics.named(name)) for name in ("constant", "variable")})
+        >>> len(axes)
+        3
     """
     names = [name for name in ("b", "D_o", "D_f", "alpha") if any(name in one for one in curves.values())]
     fig, axs = panels(axes, len(names), width=3.8, height=3.4, margins={"top": 0.6})

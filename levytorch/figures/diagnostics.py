@@ -37,7 +37,24 @@ def drawings(diagnosis: Diagnosis, units: AxisNames | None = None) -> dict[str, 
 
 
 def overview(diagnosis: Diagnosis, *, axes: Any = None, units: AxisNames | None = None) -> tuple[Figure, Any]:
-    """How well the fitted law describes the steps: the figure of the check "fit", or else of the first one made."""
+    """How well the fitted law describes the steps: the figure of the check "fit", or else of the first one made.
+
+    Args:
+        diagnosis: what `diagnose` returned.
+        axes: axes to draw on; None makes a figure.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Dynamics, diagnose, recover, simulate
+        >>> data = simulate(Dynamics.named("constant"), 100, 40, 1 / 40).transitions()
+        >>> found = recover(data, alpha=0.3, n_basis=1, law="frozen")
+        >>> fig, axes = overview(diagnose(found, data, checks=["fit"]))
+        >>> len(axes)
+        3
+    """
     made: dict[str, Any] = {"fit": goodness, "step_size": partial(step_size, units=units), "predictive": predictive}
     name = next((name for name in made if name in diagnosis.arrays), None)
     if name is None:

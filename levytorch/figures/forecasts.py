@@ -19,9 +19,23 @@ if TYPE_CHECKING:
 def fan(
     forecast: Forecast, *, observed: tuple[Any, Any] | None = None, axes: Sequence[Axes] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Bands between the quantiles of the same distance from the middle; observed: times and states of a path beside it.
+    """Bands between pairs of quantiles of a forecast, such as 5 % and 95 %, one panel per coordinate.
 
-    One panel per coordinate.
+    Args:
+        forecast: what `Recovery.forecast` returned.
+        observed: the times and states of an observed path, drawn on top.
+        axes: axes to draw on; None makes a figure.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> data = simulate(Dynamics.named("constant"), 100, 40, 1 / 40).transitions()
+        >>> found = recover(data, alpha=0.3, n_basis=1, law="frozen")
+        >>> fig, axes = fan(found.forecast(0.0, horizon=0.1, n_paths=100))
+        >>> len(axes)
+        1
     """
     q = forecast.quantiles if forecast.quantiles.ndim == 3 else forecast.quantiles[..., None]
     fig, axs = panels(axes, q.shape[2], width=5.0, height=3.4)

@@ -89,9 +89,24 @@ def sample_states(states: Any, system: Any) -> Array:
 def fields(
     fields: Mapping[str, Array], *, axes: Any = None, dots: Array | None = None, units: AxisNames | None = None
 ) -> tuple[Figure, Array]:
-    """One row per coefficient: truth, estimate and error side by side; without a truth estimate and standard error.
+    """Maps in two dimensions, one row per coefficient: truth, estimate and error, or estimate and standard error.
 
-    Truth and estimate share their colours. b is drawn as arrows over its magnitude. dots: observed states (n, 2).
+    Truth and estimate share their colours. b is drawn as arrows over its magnitude.
+
+    Args:
+        fields: the fields on a grid, from `coefficient_fields`.
+        axes: axes to draw on; None makes a figure.
+        dots: (n, 2) observed states.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Dynamics
+        >>> fig, axes = fields(coefficient_fields(Dynamics.named("plane"), n=8))
+        >>> axes.shape
+        (3, 1)
     """
     names = [name for name in SYMBOLS if name in fields]
     known, errors = f"{names[0]}_truth" in fields, f"{names[0]}_std" in fields
@@ -185,7 +200,26 @@ def contours(
     axes: Sequence[Axes] | None = None,
     units: AxisNames | None = None,
 ) -> tuple[Figure, Array]:
-    """V over the cell as filled contours; with a reference also that and the difference."""
+    """V in two dimensions as filled contours.
+
+    Args:
+        value: the value function.
+        reference: another one, which is drawn beside it together with the difference.
+        n: grid points per coordinate.
+        levels: number of contours.
+        axes: axes to draw on; None makes a figure.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Dynamics, solve_value
+        >>> V = solve_value(Dynamics.named("plane"), lambda x: x[..., 0].cos(), 1.0, n_modes=8)
+        >>> fig, axes = contours(V, n=16)
+        >>> len(axes)
+        1
+    """
     maps = [("V(x)", value)] if reference is None else [("V(x), truth", reference), ("V(x), recovered", value)]
     columns = len(maps) + (reference is not None)
     if axes is None:

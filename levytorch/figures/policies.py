@@ -132,7 +132,25 @@ def _shade(ax: Axes, x: Array, curves: Mapping[str, Curve]) -> None:
 def policy_over_state(
     x: Array, probabilities: Array, labels: Sequence[Any], pairs: Array, *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """pi(a | x) as areas that add up to one, (n, A); hatched where only few pairs support the policy."""
+    """The probabilities of all actions over the state, as areas that add up to one.
+
+    Args:
+        x: (n,) states.
+        probabilities: (n, A), one column per action.
+        labels: the names of the A actions.
+        pairs: (n,) the effective number of pairs that support the policy; few of them are hatched.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.linspace(0.0, 1.0, 5)
+        >>> fig, axes = policy_over_state(x, np.stack([x, 1 - x], axis=1), ["left", "right"], np.full(5, 100.0))
+        >>> len(axes)
+        1
+    """
     fig, axes = new_axes(1, 1, width=6.4, height=2.8, margins={"top": 0.45, "left": 0.85})
     ax = axes[0, 0]
     colors = [COLORS[number % len(COLORS)] for number in range(len(labels))]

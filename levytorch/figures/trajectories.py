@@ -29,8 +29,23 @@ def paths(
 ) -> tuple[Figure, list[Axes]]:
     """The first n paths, one panel per coordinate; steps of more than eight times the median step are marked.
 
-    A path of more than 2000 points is drawn up to its 2000th. One far excursion does not set the scale: the panel holds
-    the central 99 % of the states and some room.
+    A path of more than 2000 points is drawn up to its 2000th. The panel shows the central 99 % of the states and a
+    margin, so that one far excursion does not set the scale.
+
+    Args:
+        trajectories: the paths.
+        n: how many of them to draw.
+        axes: axes to draw on, one per coordinate; None makes a figure.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> from levytorch import Trajectories
+        >>> fig, axes = paths(Trajectories.from_arrays([[0.0, 1.0, 3.0]], dt=0.1))
+        >>> len(axes)
+        1
     """
     count = min(whole_number("n", n, 1), len(trajectories))
     units = units or AxisNames()

@@ -118,7 +118,26 @@ def value(
     axes: Any = None,
     units: AxisNames | None = None,
 ) -> tuple[Figure, Any]:
-    """A value function with its band; reference: another one, whose difference is shown below. In a plane: contours."""
+    """A value function with its band. In two dimensions these are contours.
+
+    Args:
+        V: the value function.
+        reference: another value function, which is drawn together with the difference.
+        band: half the width of the band, in standard errors.
+        n: the number of states, from end to end.
+        axes: axes to draw on; None makes a figure.
+        units: names for the axes.
+
+    Returns:
+        (fig, axes).
+
+    Example:
+        >>> import torch
+        >>> from levytorch import Dynamics, solve_value
+        >>> fig, axes = value(solve_value(Dynamics.named("constant"), torch.cos, 1.0))
+        >>> len(axes)
+        1
+    """
     if getattr(V, "dim", 1) == 2:
         from levytorch.figures import planes
 

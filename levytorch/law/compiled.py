@@ -30,7 +30,7 @@ with ignoring(NUMBA_SETTINGS):
     from numba.core.registry import cpu_target
     from numba.core.runtime import rtsys
     from numba.extending import intrinsic
-if _first:  # whoever has imported numba before has chosen its settings
+if _first:  # if numba was imported before, its settings are chosen already
     config._config_fname = os.devnull  # numba looks for its settings again whenever it compiles
 
 __all__ = ["cached_njit", "cgutils", "intrinsic", "njit", "processor", "types"]

@@ -69,7 +69,7 @@ class ExactLaw(Law):
         return self._by_step(head, dt, mass, x, center - threshold, center + threshold)
 
     def step(self, head: Any, dt: float) -> ExactStep:
-        """The tables of one dt, for whoever asks several questions of the same head.
+        """The tables of one dt, for several questions about the same head.
 
         Without a graph they are kept until the coefficients change: data that is read in blocks asks block by block.
         """

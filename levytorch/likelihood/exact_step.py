@@ -38,7 +38,7 @@ from levytorch.likelihood.propagator import Propagators, propagator_slopes, prop
 _MARGIN = 6  # further points beyond the seam
 _INTERVALS = 16  # of Simpson's rule for scores
 _BYTES = 200_000_000  # of derivatives to hold at once
-_FLOOR = 1e-18  # below it a density on the grid is rounding: it is told as this
+_FLOOR = 1e-18  # below it a density on the grid is rounding error, and is replaced by this
 _CHANGE = 1e-4  # of alpha, and relative of the tempering, for differences
 LADDER = 0.125  # step in log |y|
 _NODES = 128  # of the double-exponential rule for V

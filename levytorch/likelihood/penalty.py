@@ -217,7 +217,7 @@ def lead_to_evidence(
 
     score, G: slope and curvature of the mean log-likelihood of n pairs, without the penalty; information: that of all;
     reach: what the model is trusted with of a step.
-    To look at the data again is dear, so that strengths and coefficients are led to each other on this local model.
+    An evaluation of the data is expensive, so that strengths and coefficients are iterated on this local model.
     """
     for _ in range(_UPDATES if penalty.adaptive else 1):
         precision = penalty.precision() / n

@@ -61,7 +61,7 @@ class DataValue(ValueFunction):
         """What this V is made of, in a few sentences."""
         lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {self.beta:g}."]
         if self.share is not None:
-            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
+            lines.append("The correction is shrunk to {:.0%} of its level and {:.0%} of the rest.".format(*self.share))
         if self.method in ("lstd", "phibe", "hybrid", "corrected"):
             lines.append(f"Ridge {self.strength:.2g}, chosen by leaving out blocks.")
         return " ".join(lines + ([self.note] if self.note else []))
@@ -118,7 +118,7 @@ class Estimation:
         return self._solved("lstd", "LSTD (no model)", equations, TAILS_LOST if self.tails_lost else "")
 
     def phibe(self) -> DataValue:
-        note = f"Moments are of displacements up to {self.cut:g}; of all they do not exist where jumps are stable."
+        note = f"Moments use displacements up to {self.cut:g}; without this limit they do not exist for stable jumps."
         return self._solved("phibe", f"PhiBE, order {self.order}", phibe(self.displacements, self.r, self.beta), note)
 
     # -- from a model -------------------------------------------------------------------------------------------------

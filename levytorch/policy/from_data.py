@@ -115,7 +115,7 @@ def prepare(
     seed: Any = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Estimation:
-    """The arguments of `value_from_data`, checked, for whoever wants several methods of the same data."""
+    """The arguments of `value_from_data`, checked once, for several methods on the same data."""
     if not isinstance(transitions, Transitions):
         raise InputError(
             f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on Trajectories."

@@ -1,6 +1,6 @@
 """Several policies on the same data: what each is worth, and their differences with the errors of differences.
 
-Values of two policies rest on the same recovered coefficients, so their errors are largely the same: the error of a
+Values of two policies come from the same recovered coefficients, so their errors are largely the same: the error of a
 difference is that of V_1 - V_2 under one and the same draw of the parameters, not the root of a sum of squares.
 """
 
@@ -116,11 +116,28 @@ class Ranking:
 
 @discounted_by_rate
 def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, **options: Any) -> Ranking:
-    """Evaluate policies by name on a ControlledRecovery; differences are to "behaviour" if it is among them, else to
-    the first.
+    """Evaluate several policies on one fit, and the differences between their values.
 
-    policies: {name: a policy in any accepted form}; options: those of `solve_value`. V of a policy that jumps between
-    actions has kinks, and is found on a fixed number of nodes unless n_modes says otherwise.
+    Args:
+        recovery: a ControlledRecovery, or a ContinuousRecovery.
+        policies: {name: a policy in any accepted form}. Differences are taken to "behaviour" if it is among them, and
+            otherwise to the first.
+        reward: r(x), or r(x, action).
+        beta: the discount rate per unit of time.
+        options: those of `solve_value`. V of a policy that jumps between actions has kinks, and is solved with a fixed
+            n_modes unless you give one.
+
+    Returns:
+        A Ranking: print it, or ask it for `.gap(one, other)` and `.difference(one, other)`.
+
+    Example:
+        >>> import torch
+        >>> from levytorch import ControlledDynamics, recover, simulate
+        >>> logs = simulate(ControlledDynamics.named("pushes"), "uniform", 1000, 40, 1 / 40, seed=0).transitions()
+        >>> table = rank(recover(logs, alpha=0.6, n_basis=1, law="frozen"), {"left": -1, "right": 1}, torch.sin, 1.0)
+        >>> gap, std = table.gap("left", "right")
+        >>> bool(std > 0)
+        True
     """
     if not hasattr(recovery, "under") or not hasattr(recovery, "counts"):
         raise InputError(

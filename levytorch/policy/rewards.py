@@ -187,7 +187,7 @@ def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[..
         return logged_reward(context.transitions, **options)
     if context.period is None:
         raise ConfigError(
-            "reward=regressed must have a period, being a Fourier series, found a state on a line; tabulate it "
+            "reward=regressed must have a period, because it is a Fourier series, found a state on a line; tabulate it "
             "(reward=tabulated), name a function (reward=callable), or give coefficients.period."
         )
     basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)

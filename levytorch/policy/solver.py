@@ -169,7 +169,7 @@ def _warn_of_doubts(recovery: Any) -> None:
         doubts.append("the fit has not converged")
     if doubts:
         warnings.warn(
-            f"V must come from a fit with standard errors that mean something, found that {' and '.join(doubts)}; "
+            f"V must come from a fit with valid standard errors, found that {' and '.join(doubts)}; "
             "V.std does not include that: repair the fit first, or compare with a bootstrap.",
             LevytorchWarning,
             stacklevel=3,
@@ -209,7 +209,7 @@ def _refine(problem: Problem, tolerance: float, max_modes: int) -> ValueFunction
             return problem.value(found, moved, True)
     text = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
     warnings.warn(
-        f"V must stand still as modes are added, found that it {text} (tolerance {tolerance:.2g}) at "
+        f"V must stop changing as modes are added, found that it {text} (tolerance {tolerance:.2g}) at "
         f"{problem.n_modes(best)} modes, and {ended}; {problem.remedy}.",
         LevytorchWarning,
         stacklevel=3,

@@ -128,8 +128,8 @@ def check_resumed(config: Any, directory: Path, own: Mapping[str, str] | None = 
     for flag, value in (config.get("trainer") or {}).items():
         if isinstance(value, str) and flag not in (*_WORDS, "_target_"):  # which is checked like every other
             raise ConfigError(
-                f"trainer.{flag} of a resumed run must be a number or a switch, found {value!r}; start it anew on your "
-                "own command line."
+                f"trainer.{flag} of a resumed run must be a number or a switch, found {value!r}; start a new run on "
+                "your own command line."
             )
     _check_places(config, directory)
 
@@ -155,7 +155,7 @@ def _check_node(config: Any, where: str, own: Mapping[str, str]) -> None:
             _check_node(value, f"{where}[]", own)
     elif isinstance(config, str) and "${" in config:
         raise ConfigError(
-            f"a resumed run must not hold settings that are still to be resolved, found {config!r}; start it anew on "
+            f"a resumed run must not hold settings that are still to be resolved, found {config!r}; start a new run on "
             "your own command line."
         )
 
@@ -167,7 +167,7 @@ def _check_places(config: Any, directory: Path) -> None:
         inside = os.path.realpath(directory)
         if isinstance(place, str) and os.path.commonpath([inside, os.path.realpath(place)]) != inside:
             raise ConfigError(
-                f"data.{name} of a resumed run must lie in its own directory, found {place}; start it anew on your "
+                f"data.{name} of a resumed run must lie in its own directory, found {place}; start a new run on your "
                 "own command line."
             )
     for part in ("data", "reward"):
@@ -190,12 +190,12 @@ def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) ->
     odd = [key for key in values if key.startswith("_")]
     mine = own is not None and own.get(where) == name
     if (name not in TARGETS and not mine) or odd:
-        raise ConfigError(f"a resumed run must build only what it names, found {odd or name}; start it anew.")
+        raise ConfigError(f"a resumed run must build only what it names, found {odd or name}; start a new run.")
     try:
         return (imported(where, name) if mine else target_named(name))(**values)
     except TypeError as error:
         raise ConfigError(
-            f"the settings of {name} must fit it, found that they do not ({error}); start the run anew."
+            f"the settings of {name} must fit it, found that they do not ({error}); start a new run."
         ) from error
 
 

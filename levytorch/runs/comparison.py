@@ -17,7 +17,7 @@ from levytorch.runs.page import code, document, heading, html_table, paragraph, 
 from levytorch.runs.reading import Run, read_run, run_directories
 
 NAME = "comparison.html"
-MOST = 24  # runs that can be told apart in one figure
+MOST = 24  # runs that can be distinguished in one figure
 ERRORS = {"b": "error_b", "D_o": "error_D_o", "D_f": "error_D_f", "V": "error_V"}
 
 

@@ -84,8 +84,8 @@ def check_unused(directory: Path) -> None:
     held = next((path for path in found if path.exists()), None)
     if held is not None:
         raise ConfigError(
-            f"a new run must have a directory without results, found {held}; go on there with resume={directory}, or "
-            "choose another."
+            f"a new run must have a directory without results, found {held}; continue there with resume={directory}, "
+            "or choose another."
         )
 
 

@@ -164,7 +164,7 @@ def _reference_of(
     except TooShort as short:
         if needed:
             raise
-        warnings.warn(f"no empirical values beside V: {short}", LevytorchWarning, stacklevel=3)
+        warnings.warn(f"no empirical values to compare with V: {short}", LevytorchWarning, stacklevel=3)
     return None
 
 

@@ -173,7 +173,7 @@ def evaluate_runs(
 def baselines_of(
     runs: Sequence[Run], transitions: Transitions, reward: Callable[..., Any], beta: float
 ) -> dict[str, DataValue]:
-    """V of the data by its name: without a model, and with that of a single run. What cannot be had is told."""
+    """V of the data by its name: without a model, and with that of a single run. What is impossible is logged."""
     recovery = runs[0].recovery
     start = time.perf_counter()
     try:

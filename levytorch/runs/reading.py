@@ -36,7 +36,7 @@ FROM_FILES = ("levytorch.distributed.source.FromFiles",)
 FROM_LATTICE = ("levytorch.data.sources.FromLattice", "levytorch.data.lattice_source.FromLattice", *FROM_FILES)
 DEFAULTS = 2  # of conf/, as run.json tells them
 RECORD = "run.json"  # the overrides a training run was started with
-MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
+MARKER = "evaluation.yaml"  # the file by which an evaluation's output directory is recognised
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
@@ -183,13 +183,13 @@ def _matches(pattern: str) -> list[Path]:
     skipped = {path: reason for path in directories if (reason := _unfinished(path)) is not None}
     if len(skipped) == len(directories):
         raise InputError(
-            f"run={pattern} must name finished runs, found none ({_reasons(skipped)}); train first, or go on "
+            f"run={pattern} must name finished runs, found none ({_reasons(skipped)}); train first, or continue "
             "with train.py resume=<run directory>."
         )
     if skipped:
         warnings.warn(
-            f"run={pattern} also matches what is no finished run and is skipped: {_reasons(skipped)}; finish these "
-            "runs, or narrow the pattern.",
+            f"run={pattern} also matches directories that are not finished runs and are skipped: {_reasons(skipped)}; "
+            "finish these runs, or narrow the pattern.",
             LevytorchWarning,
             stacklevel=3,
         )
@@ -201,7 +201,7 @@ def _unfinished(path: Path) -> str | None:
     if (path / "recovery.pt").is_file():
         return None
     started = (path / ".hydra").is_dir() or (path / "checkpoints").is_dir()
-    return "the run is not finished (no recovery.pt)" if started else "it is no run directory (no recovery.pt)"
+    return "the run is not finished (no recovery.pt)" if started else "it is not a run directory (no recovery.pt)"
 
 
 def _reasons(skipped: Mapping[Path, str]) -> str:
@@ -269,8 +269,8 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     if len(scales) > 1:
         (one, here), (other, there) = list(scales.items())[:2]
         raise InputError(
-            f"all runs must measure x and t alike, found {here} with {one} and {there} with {other}; evaluate them "
-            "apart, each with its own beta."
+            f"all runs must measure x and t in the same units, found {here} with {one} and {there} with {other}; "
+            "evaluate them apart, each with its own beta."
         )
     return runs
 

@@ -45,7 +45,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not named or named[-1] in ("", "null"):
         return list(arguments)
     if {"-m", "--multirun"} & set(arguments):
-        raise ConfigError("resume must go on with one run, found a multirun; resume the runs one by one.")
+        raise ConfigError("resume must continue one run, found a multirun; resume the runs one by one.")
     directory = Path(named[-1])
     if any(mark in str(directory) for mark in ("'", "\\", "${")):
         raise ConfigError(f"resume must name a directory without quotes, \\ and ${{, found {directory}; rename it.")
@@ -58,13 +58,13 @@ def expand(arguments: Sequence[str]) -> list[str]:
         if argument not in stored and not argument.lstrip("+~").startswith(CHANGEABLE):
             raise ConfigError(
                 f"a resumed run must keep the settings it was started with, found {argument}; start a new run with it "
-                f"(only {', '.join(CHANGEABLE)} may be given anew)."
+                f"(only {', '.join(CHANGEABLE)} may be changed)."
             )
     kept = [override for override in stored if override not in own]
     for override in kept:
         if asks_for_processes(override):
             raise ConfigError(
-                f"processes of a resumed run must be asked for on your own command line, found {override} in "
+                f"processes of a resumed run must be requested on your own command line, found {override} in "
                 f"{directory / RECORD}; repeat it there: resume={directory} {override}."
             )
     _check_overrides(kept, own, directory / RECORD)
@@ -98,7 +98,9 @@ def read_overrides(directory: Path) -> list[str]:
         if not isinstance(stored, list) or not all(isinstance(o, str) for o in stored):
             raise TypeError
     except (ValueError, KeyError, TypeError) as error:  # read_json's own refusal is a ValueError
-        raise ConfigError(f"{record} must list the overrides of a run, found something else; start anew.") from error
+        raise ConfigError(
+            f"{record} must list the overrides of a run, found something else; start a new run."
+        ) from error
     return stored
 
 
@@ -125,7 +127,7 @@ def _check_overrides(stored: Sequence[str], own: Sequence[str], record: Path) ->
             reason = "an argument of what your command line builds"
         if reason is not None:
             raise ConfigError(
-                f"{record} must hold settings of levytorch only, found {override!r} ({reason}); start the run anew on "
+                f"{record} must hold settings of levytorch only, found {override!r} ({reason}); start a new run on "
                 "your own command line, or repeat it there if it is your own."
             )
 
@@ -149,6 +151,6 @@ def _steps(path: Path) -> int:
 
 def _no_checkpoint(path: Path, found: str) -> ConfigError:
     return ConfigError(
-        f"{path} must be a checkpoint of levytorch, found {found}; remove it to go on from another checkpoint or from "
-        "the start."
+        f"{path} must be a checkpoint of levytorch, found {found}; remove it to continue from another checkpoint or "
+        "from the start."
     )

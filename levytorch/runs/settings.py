@@ -124,7 +124,7 @@ def with_actions(settings: Mapping[str, Any]) -> None:
     """Refuse what the settings say of data with actions, before it is known whether the data has some."""
     with within_configuration():
         if settings["actions"] is not None:
-            choice("actions", settings["actions"], ("auto",), "give null to fit all pairs alike")
+            choice("actions", settings["actions"], ("auto",), "give null to ignore the actions")
         shared = settings["shared"]
         if not isinstance(shared, list) or not set(shared) <= {"b", "D_o", "D_f"}:
             raise ConfigError(f"shared must list some of b, D_o and D_f, found {shown(shared)}; give shared=[D_o,D_f].")
@@ -345,7 +345,7 @@ def trainer_of(trainer: Mapping[str, Any], build: Build) -> tuple[dict[str, Any]
     except (MisconfigurationException, ValueError, TypeError) as error:
         text = " ".join(str(error).split())[:500]
         raise ConfigError(
-            f"trainer must be what Lightning accepts, found what it does not ({text}); change it."
+            f"trainer must hold settings that Lightning accepts, found others ({text}); change it."
         ) from error
     return several | made, own
 
@@ -362,7 +362,7 @@ def build_with_hydra(where: str, node: Any) -> Any:
             raise error.__cause__ from None
         text = " ".join(str(error).split())[:500]
         raise ConfigError(
-            f"{where} must name what can be built, found what cannot ({text}); check its keys."
+            f"{where} must name a class and its arguments, found that it cannot be built ({text}); check its keys."
         ) from error
 
 

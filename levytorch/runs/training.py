@@ -117,7 +117,7 @@ def fit_and_report(
         except MisconfigurationException as error:  # of a flag, a callback or a logger of the user's own
             message = " ".join(str(error).split())
             raise ConfigError(
-                f"trainer must be what Lightning accepts, found what it does not ({message}); change it."
+                f"trainer must hold settings that Lightning accepts, found others ({message}); change it."
             ) from error
         found.trainer.strategy.barrier()
         if not found.trainer.is_global_zero:
@@ -185,7 +185,7 @@ def check_and_draw(outcome: Outcome, config: Mapping[str, Any]) -> None:
     checks = None
     if config["diagnostics"]["checks"]:
         if pairs is None:
-            log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
+            log.info("no checks: they need the pairs themselves, which a lattice does not hold")
         else:
             options = diagnostics_options(config["diagnostics"], truth_known=outcome.source.dynamics is not None)
             checks = aside.submit(diagnose, outcome.recovery, pairs, seed=config["seed"], **options)

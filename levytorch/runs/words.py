@@ -1,7 +1,7 @@
 """Messages in the syntax of the command line.
 
 The library speaks to those who call it from Python: "pass missing='drop'". Who has written data.missing=error in a
-shell is told data.missing=drop instead.
+shell reads data.missing=drop instead.
 """
 
 from __future__ import annotations

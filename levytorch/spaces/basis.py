@@ -236,7 +236,7 @@ def per_coordinate(name: str, given: Any, dim: int) -> tuple[float, ...]:
 
 
 def check_basis(n_basis: object, period: object, origin: object = 0.0) -> None:
-    """Refuse what cannot be the basis of a coefficient: whole frequencies, on a cell whose states can be told apart."""
+    """Refuse what cannot be the basis of a coefficient: whole frequencies, on a cell whose states can be resolved."""
     if isinstance(n_basis, bool) or not isinstance(n_basis, int) or not 1 <= n_basis <= MOST or n_basis % 2 == 0:
         raise InputError(
             f"n_basis must be an odd integer from 1 to 9999 (1, then a cosine and a sine per frequency), found "
@@ -251,7 +251,7 @@ def check_basis(n_basis: object, period: object, origin: object = 0.0) -> None:
     if abs(origin) > FARTHEST * period:  # type: ignore[operator,arg-type]
         raise InputError(
             f"origin must lie within {FARTHEST:.0e} periods of zero, found {shown(origin)} and period {shown(period)}; "
-            "floating point cannot tell the states of such a cell apart, so move x or widen the cell."
+            "floating-point numbers cannot resolve the states of such a cell: move x or widen the cell."
         )
 
 

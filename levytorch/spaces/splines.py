@@ -41,9 +41,9 @@ class SplineBasis:
     """`n_basis` functions on the window (low, high): 1, a straight line, waves; n_basis = 1 is the constant alone.
 
     knots: where the cubics meet, n_basis - 4 states inside of the window, ascending; None: evenly spaced.
-    continuation: beyond the window the functions stay "constant", or go on along their tangents ("linear"). free: what
-    a penalty does not charge for, 1 and a straight line ("lines") or the parabola and the cubic too ("cubics"); "auto":
-    for these two with a strength of their own (`apart`), so that the evidence says how free they are.
+    continuation: beyond the window the functions stay "constant", or continue along their tangents ("linear").
+    free: what a penalty does not charge for, 1 and a straight line ("lines") or the parabola and the cubic too
+    ("cubics"); "auto": these two have a strength of their own (`apart`), which the evidence chooses.
     """
 
     def __init__(

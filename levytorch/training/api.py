@@ -87,7 +87,7 @@ def recover(
         lattice: whether all pairs are read once into a weighted batch: "auto", "always" or "never".
         validation: share of the trajectories to hold out; their likelihood is `metrics["val/nll"]`.
         progress: show a progress bar.
-        actions: "auto" gives every action of the data coefficients of its own; None treats all pairs alike.
+        actions: "auto" gives every action of the data coefficients of its own; None ignores the actions.
         shared: which of "b", "D_o", "D_f" all actions have in common (alpha and tempering they always have).
         n_action: polynomials of an action on a scale per function of x; 3 is a parabola.
         modulation: the period of a covariate, which the transitions hold as their action (24 for hours of the day). D_o
@@ -140,7 +140,7 @@ def recover(
 
         return recover_files(data, settings, client)
     if actions is not None:
-        choice("actions", actions, ("auto",), "give None to fit all pairs alike")
+        choice("actions", actions, ("auto",), "give None to ignore the actions")
     if settings.modulation is not None:
         actions = None  # the column is the covariate
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:

@@ -81,7 +81,7 @@ def without_vanished(first: Maximum) -> tuple[Maximum, Vanished | None]:
     # jumps whose alpha has run to its end near 1 are no jumps, but a second D_o
     like_D_o = head.learns_alpha and alpha_at_bound(head) == head.alpha_spec.link.high
     if not names:
-        # where there are clear jumps the law without them has no finite slopes: D_f is then told from zero
+        # where there are clear jumps the law without them has no finite slopes: D_f is then distinguished from zero
         near = near_zero(objective, ev) or ["D_f"] * like_D_o
         names = [n for n in near if n == "D_o" or loss_without(n, head, first.batch) < _FAR]
     if len(names) != 1:

@@ -152,8 +152,8 @@ def share_among(found: Sequence[Recovery], names: Sequence[str], metrics: dict[s
 
 
 def _estimate(one: Recovery) -> tuple[Tensor, Tensor]:
-    """Parameters and their covariance. Where tempering is not told from zero its row, which means nothing there, comes
-    from how the likelihood falls: an action whose tempering has run to zero must not decide for the others.
+    """Parameters and their covariance. If tempering cannot be distinguished from zero its row has no meaning
+    and is taken from how the likelihood falls, so that this action does not decide for the others.
     """
     theta, covariance = one.theta.clone(), one.covariance
     assert covariance is not None

@@ -43,7 +43,7 @@ class UpdateTCF(L.Callback):
 
 
 class Advance(L.Callback):
-    """After a step and its TCF the fit goes on to its next phase; `trainer.should_stop` is set when it is done."""
+    """After a step and its TCF the fit continues with its next phase; `trainer.should_stop` is set when it is done."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if fitting(pl_module).fit.done:

@@ -225,7 +225,7 @@ class FitReport:
 
 
 class Reported:
-    """What every recovery says of itself: criteria, a report, a summary."""
+    """What every recovery reports: criteria, a report, a summary."""
 
     head: Head
     log_likelihood: Any

@@ -235,7 +235,7 @@ def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, 
 
 
 def settled_memory(settings: FitSettings) -> dict[str, Any] | None:
-    """The memory of a fit as plain numbers, with which a resumed fit goes on."""
+    """The memory of a fit as plain numbers, with which a resumed fit continues."""
     if not isinstance(settings.memory, Memory):
         return None
     return {"rule": settings.memory.plain(), "profile": settings.profile}

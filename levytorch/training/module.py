@@ -181,7 +181,7 @@ class LevyModule(L.LightningModule):
                     logger.log_metrics({"val/nll": self._held_out}, step=int(self.history[-1]["step"]))
 
     def on_validation_end(self) -> None:
-        """Lightning's EarlyStopping ends the mini-batches of a fit, which then goes on with its next phase."""
+        """Lightning's EarlyStopping ends the mini-batches of a fit, which then continues with its next phase."""
         trainer, fit = self.trainer, self.fit
         by_validation = trainer.state.fn == TrainerFn.FITTING and trainer.should_stop and not self._stopping
         if by_validation and not fit.done and fit.settings is not None and not self.engine.full_batch:

@@ -46,7 +46,7 @@ VANISHED = 1e-4
 _NOTHING, _NEARLY_ALL = 1e-3, 0.8  # of the unit of D_o, and of the pairs
 _AT_BOUND = 2e-3  # of a learned alpha from the end of its range
 AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
-# of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
+# of a tempering: the log-likelihood may fall by (95 % on one side), clearly not zero, zero (eta in internal units)
 _DROP, TOLD, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
 NOT_TOLD = "tempering cannot be distinguished from zero with these data"
 
@@ -266,7 +266,7 @@ def _remedy(engine: Engine, head: Head, batch: FullBatch) -> str:
         D_o, weight = scalar_size(head(batch.main.x).D_o), batch.main.weight
         share = float((weight * (D_o < _NOTHING * head.units.D_o)).sum() / weight.sum())
         if share > _NEARLY_ALL:
-            return f"D_o is all but zero at {100 * share:.0f} % of the pairs: use D_o=0{smoothing} and compare the AIC"
+            return f"D_o is almost zero at {100 * share:.0f} % of the pairs: use D_o=0{smoothing} and compare the AIC"
     return "raise max_steps" + (", use engine='evidence'" if smoothing and head.dim > 1 else "")
 
 

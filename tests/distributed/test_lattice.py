@@ -193,7 +193,7 @@ def cut_up(directory: Path, named: bool) -> tuple[list[str], Trajectories]:
 def test_trajectories_that_cross_files(named, client, tmp_path):
     names, whole = cut_up(tmp_path, named)
     options = {"time": "time", "value": "x"} | ({"id": "id"} if named else {})
-    with pytest.raises(InputError, match=r"a trajectory must lie in one file, found one that goes on from .*0\.csv"):
+    with pytest.raises(InputError, match=r"a trajectory must lie in one file, found one that continues from .*0\.csv"):
         lattice(names, client, **options)
     n = len(whole.transitions())
     watch = Watch()

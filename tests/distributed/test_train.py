@@ -51,7 +51,7 @@ def test_settings_of_a_cluster_are_checked(files):
 )
 def test_a_run_directory_cannot_name_a_cluster(override, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"overrides": ["data=files", override], "defaults": 2}))
-    with pytest.raises(ConfigError, match="must be asked for on your own command line"):
+    with pytest.raises(ConfigError, match="must be requested on your own command line"):
         resume.expand([f"resume={tmp_path}"])
 
 

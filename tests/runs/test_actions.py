@@ -153,7 +153,7 @@ def test_a_file_with_an_action_column(tmp_path):
     assert outcome.recovery.actions == ("left", "rest", "right")
     assert outcome.metrics["shared/freedom"] == 4
     assert outcome.metrics["values"]["policies"][0]["policy"] == "behaviour"
-    # null fits all pairs alike
+    # null ignores the actions
     alike = trained(tmp_path / "alike", *more, *cell[:1], *cell[2:], *small, *QUIET, "actions=null", "beta=null")
     assert isinstance(alike.recovery, Recovery)
 

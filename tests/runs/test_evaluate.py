@@ -233,7 +233,7 @@ def test_paths_too_short_for_empirical_values_still_stand_beside_v(runs, logged,
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recovery.pt").write_bytes((runs / "tcf0" / "recovery.pt").read_bytes())  # without a truth
     given = [f"run={tmp_path}/run", f"data.path={logged}", "reward=cosine_power", "beta=1", "tensorboard=false"]
-    with pytest.warns(LevytorchWarning, match="no empirical values beside V: .* longer than the horizon"):
+    with pytest.warns(LevytorchWarning, match="no empirical values to compare with V: .* longer than the horizon"):
         out = evaluate.run_evaluation(settings(*given, f"out={tmp_path}/out"))
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["reference"] is None
@@ -359,7 +359,8 @@ def test_command_line_tells_doubts_in_one_line(runs, tmp_path) -> None:
     (tmp_path / "runs" / "b" / ".hydra").mkdir(parents=True)
     call = [sys.executable, str(ROOT / "evaluate.py"), "run=runs/*", "out=out", "n_modes=33", "tensorboard=false"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    doubt = "run=runs/* also matches what is no finished run and is skipped: runs/b: the run is not finished"
+    doubt = "run=runs/* also matches directories that are not finished runs and are skipped: runs/b: "
+    doubt += "the run is not finished"
     assert [line for line in done.stdout.splitlines() if doubt in line] == [
         f"{doubt} (no recovery.pt); finish these runs, or narrow the pattern."
     ]
@@ -396,7 +397,7 @@ def test_runs_in_other_units_are_not_mixed(runs, tmp_path) -> None:
         (tmp_path / name / "recovery.pt").write_bytes((runs / "tcf0" / "recovery.pt").read_bytes())
         (tmp_path / name / ".hydra" / "config.yaml").write_text(text)
     chosen = ["reward=cosine_power", "tensorboard=false"]
-    with pytest.raises(InputError, match=r"must measure x and t alike, found .*'h'.*'min'"):
+    with pytest.raises(InputError, match=r"must measure x and t in the same units, found .*'h'.*'min'"):
         evaluate.run_evaluation(settings(f"run={tmp_path}/*", f"out={tmp_path}/out", *chosen))
     Trajectories.from_arrays(np.linspace(0.1, 6, 50) ** 1.1, dt=0.1).to_file(tmp_path / "path.npz")
     data = [f"run={tmp_path}/h", f"data.path={tmp_path}/path.npz", "data.options.time_unit=day", *chosen]

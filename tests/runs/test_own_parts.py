@@ -127,8 +127,8 @@ def test_an_engine(tmp_path):
         (["+callbacks.mine=3"], r"callbacks\.mine must be a group whose _target_ names a class"),
         (["+callbacks.mine._target_=tests.runs.parts.Plain"], "must be a Lightning Callback"),
         (["+logger.mine._target_=tests.runs.parts.Steps", "+logger.mine.file=x"], "must be a Lightning Logger"),
-        (["+callbacks.mine._target_=tests.runs.parts.Nothing"], r"callbacks\.mine must name what can be built"),
-        ([STEPS, "+callbacks.steps.colour=red"], r"callbacks\.steps must name what can be built"),
+        (["+callbacks.mine._target_=tests.runs.parts.Nothing"], r"callbacks\.mine must name a class and its arguments"),
+        ([STEPS, "+callbacks.steps.colour=red"], r"callbacks\.steps must name a class and its arguments"),
         (["coefficients._target_=tests.runs.parts.Plain"], "derive it from Head"),
         (["coefficients._target_=tests.runs.parts"], "must name a Head, found <module"),
         (["engine._target_=tests.runs.parts.Plain"], "derive it from Engine"),
@@ -146,9 +146,9 @@ def test_what_cannot_be_built_is_refused_before_any_work(overrides, match, tmp_p
 
 
 def test_what_lightning_refuses_is_one_sentence(tmp_path):
-    with pytest.raises(ConfigError, match=r"trainer must be what Lightning accepts.*abacus"):
+    with pytest.raises(ConfigError, match=r"trainer must hold settings that Lightning accepts.*abacus"):
         prepare_run(composed("+trainer.accelerator=abacus"), tmp_path)
-    with pytest.raises(ConfigError, match=r"trainer must be what Lightning accepts.*gradient_clip_val"):
+    with pytest.raises(ConfigError, match=r"trainer must hold settings that Lightning accepts.*gradient_clip_val"):
         train(composed("+trainer.gradient_clip_val=1.0", "engine=adam", "logger=none"), tmp_path / "run")
 
 

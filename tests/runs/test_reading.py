@@ -92,7 +92,7 @@ def test_incomplete_and_foreign_directories(tmp_path, recovery, monkeypatch) -> 
     (bomb / "recovery.pt").write_bytes(pickle.dumps(_Bomb()))
     torch.save({"format": 1, "theta": torch.zeros(3)}, odd / "recovery.pt")
     for path, message in (
-        (empty, "no run directory"),
+        (empty, "not a run directory"),
         (unfinished, "not finished"),
         (evaluation, "output of an evaluation"),
         (broken, "must be a recovery"),
@@ -141,7 +141,7 @@ def test_a_glob_skips_what_is_no_finished_run(tmp_path, recovery) -> None:
     assert [one.path for one in runs] == [run]
     assert len(told) == 1
     assert "b: the run is not finished" in str(told[0].message)
-    assert "c: it is no run directory" in str(told[0].message)
+    assert "c: it is not a run directory" in str(told[0].message)
     for named in (str(tmp_path / "b"), [str(run), str(tmp_path / "b")]):  # named, not met
         with pytest.raises(InputError, match="not finished"):
             load_runs(named)
@@ -153,5 +153,5 @@ def test_many_skipped_directories_are_one_short_line(tmp_path, recovery) -> None
     make_run(tmp_path / "run", recovery)
     for number in range(30):
         (tmp_path / f"{number:02d}").mkdir()
-    with pytest.warns(LevytorchWarning, match="02 and 27 more: it is no run directory"):
+    with pytest.warns(LevytorchWarning, match="02 and 27 more: it is not a run directory"):
         find_runs(str(tmp_path / "*"))

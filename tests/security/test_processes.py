@@ -87,7 +87,7 @@ def test_no_process_is_left_when_the_first_one_is_killed_during_the_start(after,
 )
 def test_a_run_directory_cannot_ask_for_processes(override, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"overrides": [override, "seed=1"], "defaults": 2}))
-    with pytest.raises(ConfigError, match=r"must be asked for on your own command line, found .*; repeat it there"):
+    with pytest.raises(ConfigError, match=r"must be requested on your own command line, found .*; repeat it there"):
         resume.expand([f"resume={tmp_path}"])
     if override != "+trainer.strategy=ddp":  # which a run directory may not name at all
         assert override in resume.expand([f"resume={tmp_path}", override])

@@ -77,7 +77,7 @@ def test_treatments_of_tails_are_compared_on_what_they_share():
         "tcf": recover(data, alpha=0.3, n_basis=1, tail=PAPER),
         "none": recover(data, alpha=0.3, n_basis=1),
     }
-    with pytest.raises(InputError, match="treat lost tails alike"):
+    with pytest.raises(InputError, match="treat lost tails in the same way"):
         compare(fits)
     found = compare(fits, data)
     rows = {row.model: row for row in found.rows}

@@ -337,9 +337,9 @@ class FisherEngine(Engine):
     def _finish(objective: NetworkObjective, scoring: FisherScoring) -> None:
         """The last layer of a network to its maximum, while the others stay.
 
-        Where less than half a unit of log-likelihood is left, the likelihood hardly bends with the layers before the
-        last one, and what bends it is what tangents do not have: steps are refused for a hundred passes, in which the
-        coefficients move by small parts of a standard error. In the last layer predictors are linear.
+        Where less than half a unit of log-likelihood is left, the likelihood hardly curves with the layers before the
+        last one, and its curvature there is not that of the tangents: steps are refused for a hundred passes, in which
+        the coefficients move by small parts of a standard error. In the last layer predictors are linear.
         """
         if not objective.has_features:
             return

@@ -4,7 +4,7 @@ Under law "auto" it is the best that can be had in reasonable time. Where the ex
 is not exact already (constant coefficients), the fit goes on from the frozen law's maximum: to the root of the centered
 score (phase "corrected"), and, unless that shows that the frozen law was good enough, under the exact law. Where that
 would take too long, it ends under the corrected one; and where even that would, or the exact law is not available, it
-goes on by simulation (phase "simulated").
+continues by simulation (phase "simulated").
 
 The data of such a fit is a lattice; beyond one period log p carries the period of the coefficients, and pairs stay as
 they are.

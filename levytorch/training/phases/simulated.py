@@ -1,7 +1,7 @@
 """Law "simulated": the frozen law's score, centered by simulated steps of the same head, for any space, head and dt.
 
 Linear heads go to the root of the centered score by Newton's rounds, each with the same random numbers. Any other head
-climbs by L-BFGS on all pairs together with simulated ones, which are made anew a few times. Mini-batch engines append
+climbs by L-BFGS on all pairs together with simulated ones, which are drawn again a few times. Mini-batch engines append
 simulated pairs to every batch.
 """
 
@@ -43,7 +43,7 @@ _MOST_SUBSTEPS = 64
 SUBSTEPS_OF_ALPHA = 16  # at least where alpha depends on the state, for which the substeps are of first order
 _LARGEST = 0.039  # of the variance: simulations then add 2 % to a standard error
 _ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
-_NOISE = 2.0  # standard deviations of the simulation, within which the frozen law is not told from this one
+_NOISE = 2.0  # standard deviations of the simulation, within which the frozen law cannot be distinguished from this one
 MOST_OF_CLIMB = 1 << 21  # simulated steps, which a climb passes over again and again
 _CLIMBS = 6  # of a head that is not linear, at most
 _NEAR = 1e-3  # of the change of coefficients in the first climb: simulated pairs need not be made again
@@ -68,7 +68,7 @@ def held_along_steps(maximum: Maximum, head: Head) -> str:
     S, J = map(float, shown_by_steps(head, maximum.batch.main))
     if not S - 0.5 * J < -_ODDS:
         return ""
-    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
+    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o within a step that an equation implies"
 
 
 @dataclass
@@ -308,7 +308,7 @@ def added_to_error(share: float) -> float:
 
 
 class SimulatedClimb(Maximise):
-    """L-BFGS of a head that is not linear, on all pairs and simulated ones, which every climb makes anew."""
+    """L-BFGS of a head that is not linear, on all pairs and simulated ones, which every climb draws again."""
 
     def __init__(self, course: Course, climb: int, n_simulated: int) -> None:
         maximum, asked = course.end, course.engine
