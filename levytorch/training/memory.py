@@ -78,7 +78,8 @@ class Profile:
         if not (learned.alpha.learned or learned.tempering.learned):
             return
         self._fit((self.rule.half_lives[0] ** 0.5 * self.rule.dt**0.5,), learned)
-        c = self.last(self.last.grid(1))
+        with torch.no_grad():
+            c = self.last(self.last.grid(1))
         plain = learned.plain
         assert plain is not None
         tempering = TemperingSpec.build("fixed", float(c.tempering))
