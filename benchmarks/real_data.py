@@ -1,243 +1,484 @@
-"""Real series on a line: what the law gets right, what it does not, and whether V is worth more than r / beta.
+"""What does a fit with jumps and memory add to GARCH-t, Ornstein-Uhlenbeck and a hidden Markov model on real series?
 
-python benchmarks/real_data.py --data DIRECTORY [series ...]
+    python benchmarks/real_data.py series --bitcoin btc_3min.parquet --euro eurusd_m5.csv
+    python benchmarks/real_data.py animals --buffalo buffalo.csv
+    python benchmarks/real_data.py known --seeds 40
+    python benchmarks/real_data.py tables
 
-series: bitcoin and volatility (btc_3min.parquet: timestamp, open), euro and activity (eurusd_m5.csv: Time, Close,
-Volume, tab separated), buffalo (buffalo.csv: id, t, x, y). Every series is cut in time: the first 60 % are fitted, the
-rest judges.
+series: prices every 3 minutes (timestamp, open; the last 60,000) and every 5 minutes (Time, Close, tab separated).
+Every model is fitted to the first 60 % and evaluated on the rest: the log-likelihood per pair, each pair given those
+before it. Paths of 100 steps begin with the volatility before pairs of the first 60 %, drawn at random; their
+interquartile range is compared with that of all windows of the same length there. GARCH-t needs the package arch, and
+its rows are left out without it. animals: GPS tracks (id, t in s, x and y in m), one fit per animal in the plane.
+known: simulated paths with a memory that is known, and with none. tables prints the tables of docs/real_data.md from the rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
+import math
+import subprocess
+import sys
+import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
+from numba import njit
+from scipy import stats
 
-from levytorch import Recovery, Trajectories, compare, diagnose, recover, solve_value
-from levytorch.errors import InputError
-from levytorch.policy.empirical import empirical_values
-from levytorch.training.individual import recover_each
+from levytorch import LevyStep, Recovery, Trajectories, log_density, recover
+from levytorch.coefficients.clock import ClockedHead
+from levytorch.data.memory import CAP
+from levytorch.training.inputs import with_inputs_of
 
+RESULTS = Path(__file__).parent / "results" / "real_data.csv"
+COLUMNS = ["part", "series", "model", "quantity", "value", "std", "seed", "seconds", "commit", "command"]
+HORIZONS = (1, 10, 30, 100)
+FITTED, PATHS, BLOCK, FILLED = 0.6, 20_000, 480, 40
 HOUR = 3600.0
-_SEEN = 0.6  # of the time, for the fit
-_DRAWS = 400
-_BINS = 20
+
+
+def write(
+    part: str, series: str, model: str, quantity: str, value: float, std: Any = "", seed: Any = "", seconds: Any = ""
+) -> None:
+    """Append a row."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent)
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    command = " ".join(["python benchmarks/real_data.py", *words])
+    new = not RESULTS.exists()
+    with RESULTS.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow(COLUMNS)
+        numbers = [f"{v:.6g}" if isinstance(v, float) else v for v in (value, std, seed, seconds)]
+        writer.writerow([part, series, model, quantity, *numbers, commit.stdout.strip(), command])
+    print(part, series, model, quantity, *numbers, flush=True)
+
+
+# -- series ------------------------------------------------------------------------------------------------------------
+@dataclass
+class Series:
+    """Points of a series in pieces without gaps; hours: of the day, where the model with the time of day is fitted."""
+
+    name: str
+    x: np.ndarray
+    t: np.ndarray
+    dt: float
+    hours: np.ndarray | None = None
+    split: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.split = self.t[0] + FITTED * (self.t[-1] - self.t[0])
+
+    def pieces(self, rows: np.ndarray) -> list[np.ndarray]:
+        """The numbers of the points in each piece."""
+        at = np.flatnonzero(rows)
+        ends = np.flatnonzero(np.diff(self.t[at]) > 1.2 * self.dt) + 1
+        return [piece for piece in np.split(at, ends) if len(piece) > 2]
+
+    @property
+    def parts(self) -> list[list[np.ndarray]]:
+        """Pieces of the first part and of the rest."""
+        return [self.pieces(self.t <= self.split), self.pieces(self.t > self.split)]
+
+    def trajectories(self, pieces: list[np.ndarray], covariate: bool) -> Trajectories:
+        options: dict[str, Any] = {"times": [self.t[p] for p in pieces]}
+        if covariate and self.hours is not None:
+            options["action"] = [self.hours[p] for p in pieces]
+        return Trajectories.from_arrays([self.x[p] for p in pieces], **options)
+
+    def steps(self, part: int) -> np.ndarray:
+        return np.concatenate([np.diff(self.x[p]) for p in self.parts[part]])
+
+    def judged(self) -> np.ndarray:
+        """Which steps of the rest are evaluated: not the first ones of a piece, before a memory has filled."""
+        return np.concatenate([np.arange(len(p) - 1) >= FILLED for p in self.parts[1]])
+
+
+def bitcoin(path: Path) -> Series:
+    """100 times the logarithm of the price, every 3 minutes."""
+    table = pl.read_parquet(path)[-60_000:]
+    t = table["timestamp"].to_numpy() / HOUR
+    return Series("Bitcoin, 3 min", 100 * np.log(table["open"].to_numpy()), t - t[0], 0.05)
+
+
+def euro(path: Path) -> Series:
+    """10,000 times the logarithm of the rate, every 5 minutes, with the hour of the day."""
+    table = pl.read_csv(path, separator="\t", try_parse_dates=True)
+    t = table["Time"].dt.epoch("s").to_numpy() / HOUR
+    return Series("EUR/USD, 5 min", 1e4 * np.log(table["Close"].to_numpy()), t - t[0], 1 / 12, t % 24)
 
 
 @dataclass
-class Series:
-    """Trajectories to fit and to judge by, in hours; beta: of the discounted sums; covariate: hours stand beside."""
+class Fitted:
+    """A model of a series: log p of every step of the rest, and displacements of paths at the horizons."""
 
-    name: str
-    train: Trajectories
-    test: Trajectories
-    beta: float
-    n_basis: int
-    covariate: bool = False
+    log_p: np.ndarray
+    moved: Callable[[], np.ndarray]  # (PATHS, number of horizons)
+    facts: dict[str, tuple[float, Any]] = field(default_factory=dict)
 
 
-def pieces(t: np.ndarray, gap: float) -> list[slice]:
-    """Stretches without a gap and with more than one point."""
-    ends = np.concatenate([[0], np.flatnonzero(np.diff(t) > gap) + 1, [len(t)]])
-    return [slice(a, b) for a, b in itertools.pairwise(ends) if b - a > 2]
+def levy(series: Series, **options: Any) -> Fitted:
+    covariate = options.get("modulation") is not None
+    train, rest = (series.trajectories(part, covariate) for part in series.parts)
+    settings = {"alpha": "learn", "period": None, "n_basis": 1, "actions": None, "law": "frozen"}
+    found = recover(train, **settings | options)
+    pairs = rest.transitions()
+    facts = {"alpha": (float(found.alpha), found.alpha_std), "pairs fitted": (float(found.nobs), "")}
+    if (memory := found.memory) is not None:
+        facts["level"] = (found.metrics["memory"]["level"], "")
+        for j, (h, dh, a, da) in enumerate(
+            zip(memory.half_lives, memory.half_lives_std, memory.exponents, memory.exponents_std)
+        ):
+            facts |= {f"half-life {j + 1}": (h / series.dt, dh / series.dt), f"exponent {j + 1}": (a, da)}
+
+    def moved() -> np.ndarray:
+        paths = found.simulate(PATHS, max(HORIZONS), series.dt, x0=float(series.x[0]), seed=0).to_array()
+        return paths[:, HORIZONS] - paths[:, :1]
+
+    return Fitted(log_p_of(found, pairs), moved, facts)
 
 
-def cut(x: np.ndarray, t: np.ndarray, gap: float, hours: np.ndarray | None = None) -> list[Trajectories]:
-    """The first part and the rest."""
-    split = t[0] + _SEEN * (t[-1] - t[0])
-    out = []
-    for part in (t <= split, t > split):
-        xs, ts, hs = ((None if v is None else v[part]) for v in (x, t, hours))
-        rows = pieces(ts, gap)
-        own = {"times": [ts[r] for r in rows]}
-        if hs is not None:
-            own["action"] = [hs[r] for r in rows]
-        out.append(Trajectories.from_arrays([xs[r] for r in rows], **own))
+@torch.no_grad()
+def log_p_of(found: Recovery, pairs: Any) -> np.ndarray:
+    """log p of every pair, NaN where a memory had not filled."""
+    out = np.full(len(pairs), np.nan)
+    filled = np.ones(len(pairs), bool)
+    if isinstance(found.head, ClockedHead):
+        pairs, known = with_inputs_of(found, pairs)
+        filled = filled if known is None else known.numpy()
+    c = found.head(pairs.states)
+    out[filled] = log_density(pairs.dx, *c[:4], pairs.dt, dim=found.dim, tempering=c.tempering).numpy()
     return out
 
 
-def bitcoin(folder: Path) -> Series:
-    """Logarithm of the price, every hour."""
-    table = pl.read_parquet(folder / "btc_3min.parquet")[::20]
-    x, t = np.log(table["open"].to_numpy()), table["timestamp"].to_numpy() / HOUR
-    return Series("bitcoin, log price", *cut(x, t - t[0], 1.01), beta=1 / 24, n_basis=9)
+def garch(series: Series) -> Fitted:
+    from arch import arch_model
+
+    train, rest = series.steps(0), series.steps(1)
+    scale = train.std()
+    every = np.concatenate([train, rest]) / scale
+
+    def model(y: np.ndarray) -> Any:
+        return arch_model(y, mean="Constant", vol="GARCH", p=1, q=1, dist="t", rescale=False)
+
+    fit = model(every[: len(train)]).fit(disp="off")
+    omega, a, b, nu, mu = (float(fit.params[k]) for k in ("omega", "alpha[1]", "beta[1]", "nu", "mu"))
+    sigma = np.asarray(model(every).fix(fit.params).conditional_volatility)
+    unit = math.sqrt((nu - 2) / nu)
+    log_p = stats.t.logpdf(rest / scale, nu, mu, sigma[len(train) :] * unit) - math.log(scale)
+
+    def moved() -> np.ndarray:
+        rng = np.random.default_rng(0)
+        variance = sigma[rng.integers(len(train), size=PATHS)] ** 2
+        at, out = np.zeros(PATHS), []
+        for k in range(1, max(HORIZONS) + 1):
+            e = np.sqrt(variance) * unit * rng.standard_t(nu, PATHS)
+            at = at + mu + e
+            variance = omega + a * e**2 + b * variance
+            out += [at * scale] if k in HORIZONS else []
+        return np.stack(out, 1)
+
+    return Fitted(log_p, moved, {"alpha + beta": (a + b, ""), "nu": (nu, "")})
 
 
-def _euro(folder: Path) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
-    table = pl.read_csv(folder / "eurusd_m5.csv", separator="\t", try_parse_dates=True)
-    seconds = table["Time"].dt.epoch("s").to_numpy()
-    return table, (seconds - seconds[0]) / HOUR, seconds / HOUR % 24
+def ornstein_uhlenbeck(series: Series) -> Fitted:
+    """x_next = c + phi x + Gaussian noise, by least squares."""
+    before, after = (np.concatenate([series.x[p][cut] for p in series.parts[0]]) for cut in (np.s_[:-1], np.s_[1:]))
+    phi, c = np.polyfit(before, after, 1)
+    sigma = float(np.std(after - c - phi * before))
+    x, y = (np.concatenate([series.x[p][cut] for p in series.parts[1]]) for cut in (np.s_[:-1], np.s_[1:]))
+
+    def moved() -> np.ndarray:
+        rng = np.random.default_rng(0)
+        begin = at = before[rng.integers(len(before), size=PATHS)]
+        out = []
+        for k in range(1, max(HORIZONS) + 1):
+            at = c + phi * at + sigma * rng.standard_normal(PATHS)
+            out += [at - begin] if k in HORIZONS else []
+        return np.stack(out, 1)
+
+    return Fitted(stats.norm.logpdf(y, c + phi * x, sigma), moved, {"phi": (float(phi), "")})
 
 
-def euro(folder: Path) -> Series:
-    """Logarithm of EUR/USD in units of 1e-4, every 5 minutes, with the hour of the day."""
-    table, t, hours = _euro(folder)
-    x = 1e4 * np.log(table["Close"].to_numpy())
-    return Series("EUR/USD, log rate", *cut(x, t, 0.1, hours), beta=1 / 4, n_basis=9, covariate=True)
+@njit
+def _forward(density: np.ndarray, A: np.ndarray, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    n, k = density.shape
+    predicted, filtered, log_p = np.empty((n, k)), np.empty((n, k)), np.empty(n)
+    now = begin.copy()
+    for i in range(n):
+        predicted[i] = now
+        joint = now * density[i]
+        total = joint.sum()
+        log_p[i] = np.log(total)
+        filtered[i] = joint / total
+        now = filtered[i] @ A
+    return predicted, filtered, log_p
 
 
-def activity(folder: Path) -> Series:
-    """Logarithm of the ticks per hour of EUR/USD: in 5 minutes their number is more noise than state."""
-    table, t, _ = _euro(folder)
-    hour = np.floor(t + 1e-9).astype(int)
-    first, bars = np.unique(hour, return_counts=True)
-    ticks = np.bincount(hour, table["Volume"].to_numpy())[first]
-    whole = bars == 12
-    return Series(
-        "EUR/USD, log ticks per hour", *cut(np.log(ticks[whole]), 1.0 * first[whole], 1.1), beta=1 / 8, n_basis=9
-    )
+@njit
+def _counts(density: np.ndarray, A: np.ndarray, filtered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    n, k = density.shape
+    smoothed, counts = filtered.copy(), np.zeros((k, k))
+    for i in range(n - 2, -1, -1):
+        ratio = smoothed[i + 1] / (filtered[i] @ A)
+        for a in range(k):
+            for b in range(k):
+                counts[a, b] += filtered[i, a] * A[a, b] * ratio[b]
+        smoothed[i] = filtered[i] * (A @ ratio)
+    return smoothed, counts
 
 
-def volatility(folder: Path) -> Series:
-    """Logarithm of Bitcoin's realised volatility of 6 hours, from returns of 3 minutes."""
-    x = np.log(pl.read_parquet(folder / "btc_3min.parquet")["open"].to_numpy())
-    squares = np.diff(x)[: (len(x) - 1) // 120 * 120].reshape(-1, 120) ** 2
-    x = 0.5 * np.log(squares.sum(1))
-    return Series("bitcoin, log volatility", *cut(x, 6.0 * np.arange(len(x)), 6.1), beta=1 / 120, n_basis=9)
+def hidden_markov(series: Series, k: int) -> Fitted:
+    """k states, Gaussian steps with a variance of each; expectation maximisation."""
+    train, rest = series.steps(0), series.steps(1)
+    center = train.mean()
+    size = np.abs(train - center)
+    sigma = np.quantile(size, (np.arange(k) + 0.5) / k) * 1.5 + 1e-9
+    A = np.full((k, k), 0.05 / (k - 1)) + (0.95 - 0.05 / (k - 1)) * np.eye(k)
+    mu, begin = np.full(k, center), np.full(k, 1 / k)
+    for _ in range(300):
+        density = stats.norm.pdf(train[:, None], mu, sigma) + 1e-300
+        _, filtered, log_p = _forward(density, A, begin)
+        smoothed, counts = _counts(density, A, filtered)
+        A = counts / counts.sum(1, keepdims=True)
+        mu = (smoothed * train[:, None]).sum(0) / smoothed.sum(0)
+        sigma = np.sqrt((smoothed * (train[:, None] - mu) ** 2).sum(0) / smoothed.sum(0))
+    every = np.concatenate([train, rest])
+    predicted, _, log_p = _forward(stats.norm.pdf(every[:, None], mu, sigma) + 1e-300, A, begin)
+
+    def moved() -> np.ndarray:
+        rng = np.random.default_rng(0)
+        chances = predicted[rng.integers(len(train), size=PATHS)]
+        at, out, steps = np.zeros(PATHS), [], A.cumsum(1)
+        state = (rng.random(PATHS)[:, None] > chances.cumsum(1)).sum(1).clip(max=k - 1)
+        for j in range(1, max(HORIZONS) + 1):
+            at = at + mu[state] + sigma[state] * rng.standard_normal(PATHS)
+            out += [at] if j in HORIZONS else []
+            state = (rng.random(PATHS)[:, None] > steps[state]).sum(1).clip(max=k - 1)
+        return np.stack(out, 1)
+
+    return Fitted(log_p[len(train) :], moved)
 
 
-def buffalo(folder: Path) -> Series:
-    """Kilometres east of its own median of six animals, about every hour."""
-    table = pl.read_csv(folder / "buffalo.csv")
-    parts: list[list[Trajectories]] = [[], []]
-    for _, own in table.group_by("id", maintain_order=True):
-        t, x = own["t"].to_numpy() / HOUR, own["x"].to_numpy() / 1000
-        t, first = np.unique(t, return_index=True)
-        x = x[first]
-        seen = t <= t[0] + _SEEN * (t[-1] - t[0])
-        for place, part in zip(parts, cut(x - np.median(x[seen]), t - t[0], 4.0)):
-            place.append(part)
-    joined = []
-    for part in parts:
-        rows = [slice(a, b) for p in part for a, b in zip(p.offsets[:-1], p.offsets[1:])]
-        whole = [p for p in part for _ in range(len(p))]
-        joined.append(
-            Trajectories.from_arrays(
-                [p.x[r] for p, r in zip(whole, rows)], times=[p.times[r] for p, r in zip(whole, rows)]
-            )
-        )
-    return Series("buffalo, km east of home", *joined, beta=1 / 24, n_basis=9)
+def models(series: Series) -> Iterator[tuple[str, Callable[[], Fitted]]]:
+    """The rivals, and fits with more and more of what the data ask for."""
+    yield "GARCH(1,1)-t", lambda: garch(series)
+    yield "Ornstein-Uhlenbeck", lambda: ornstein_uhlenbeck(series)
+    for k in (2, 4):
+        yield f"hidden Markov, {k} states", lambda k=k: hidden_markov(series, k)
+    tempered = {"tempering": "learn"}
+    yield "stable", lambda: levy(series)
+    yield "tempered", lambda: levy(series, **tempered)
+    yield "memory", lambda: levy(series, **tempered, memory="learn")
+    if series.hours is not None:
+        yield "memory, time of day", lambda: levy(series, **tempered, memory="learn", modulation=24.0)
 
 
-ALL = {
-    "bitcoin": bitcoin,
-    "euro": euro,
-    "buffalo": buffalo,
-    "activity": activity,
-    "volatility": volatility,
-}
+def ranges(moved: np.ndarray) -> np.ndarray:
+    """Interquartile range of every column."""
+    low, high = np.quantile(moved, [0.25, 0.75], axis=0)
+    return np.asarray(high - low)
 
 
-def fits(series: Series) -> dict[str, Recovery]:
-    """The stable law, the tempered one, and the stable one with the time of day where there is one."""
-    data = series.train.transitions()
-    shared = {"alpha": "learn", "period": None, "n_basis": series.n_basis, "actions": None}
-    out = {"stable": recover(data, **shared)}
-    try:
-        out["tempered"] = recover(data, **shared, tempering="learn")
-    except InputError as error:
-        print(f"  tempered: {error}")
-    if series.covariate:
-        out["stable, by hour"] = recover(data, **shared, modulation=24.0)
-    return out
-
-
-def value_out_of_sample(series: Series, fits: dict[str, Recovery], seed: int = 0) -> None:
-    """Mean squared error of V and of r / beta against discounted sums of the rest, with blocks of 10 / beta drawn."""
-    x = series.train.x
-    m, s = float(np.median(x)), float(np.std(x))
-
-    def r(y: torch.Tensor) -> torch.Tensor:
-        return torch.tanh((y - m) / s)
-
-    beta = series.beta
-    Vs = {name: solve_value(one, r, beta) for name, one in fits.items()}
-    V = next(iter(Vs.values()))
-    sums = empirical_values(series.test, r, beta, horizon=4 / beta, linear=True)
-    scale = -np.expm1(-4.0)  # of the discount that the horizon holds
-    low, high = V.window
-    inside = (sums.x >= low) & (sums.x <= high)
-    sums, outside = sums._replace(x=sums.x[inside], V=sums.V[inside]), int((~inside).sum())
-    at = sums.x
-    seen = float(r(torch.from_numpy(x)).mean()) / beta
-    curves = {f"V, {name}": V(at) for name, V in Vs.items()}
-    curves |= {"r / beta": r(sums.x) / beta, "mean of the first part": torch.full_like(at, seen)}
-    squares = {name: ((curve * scale - sums.V) ** 2).numpy() for name, curve in curves.items()}
-    # about the least that any function of x could reach: r / beta and a step function, fitted to these sums themselves
-    place = np.argsort(np.argsort(sums.x.numpy())) * _BINS // len(at)
-    rest = (sums.V - curves["r / beta"] * scale).numpy()
-    means = np.bincount(place, rest) / np.bincount(place)
-    squares["best function of x"] = (means[place] - rest) ** 2
-    block = max(1, round(10 / beta / np.median(np.diff(series.test.times[:1000]))))
-    n = max(1, len(at) // block)
-    per_block = {k: np.array([v[i * block : (i + 1) * block].mean() for i in range(n)]) for k, v in squares.items()}
-    draws = np.random.default_rng(seed).integers(0, n, (_DRAWS, n))
-    told = f"beta {beta:.3g} / h, {len(at):,} in {n} blocks ({outside:,} start where nothing was fitted), "
-    told += f"spread {float(sums.V.std()):.4g}"
-    print(f"  discounted sums of the rest, {told}:")
-    still = per_block["r / beta"]
-    for name, v in squares.items():
-        ratio = np.sqrt(per_block[name][draws].mean(1) / still[draws].mean(1))
-        apart = f", {np.sqrt(v.mean() / squares['r / beta'].mean()):.3f} +- {ratio.std():.3f} of that of r / beta"
-        print(f"    {name}: rms error {np.sqrt(v.mean()):.4g}" + ("" if name == "r / beta" else apart))
-    print(f"    V.std is {float(V.std(at).mean()):.3g} in the mean, r scaled by tanh((x - {m:.4g}) / {s:.3g})")
+def windows(pieces: list[np.ndarray], k: int) -> np.ndarray:
+    return np.concatenate([x[k:] - x[:-k] for x in pieces if len(x) > k])
 
 
 def study(series: Series) -> None:
-    """All that is told of one series."""
-    train, test = series.train.transitions(), series.test.transitions()
-    print(f"\n== {series.name}: {len(train):,} pairs fitted, {len(test):,} judged", flush=True)
-    found = fits(series)
-    for name, one in found.items():
-        extra = f", tempering {one.tempering:.3g}" if one.tempering else ""
-        spread = (
-            f", m from {one.metrics['modulation/range'][0]:.2f} to {one.metrics['modulation/range'][1]:.2f}"
-            if one.modulation
-            else ""
-        )
-        print(f"  {name}: alpha {one.alpha:.3f} +- {one.alpha_std:.3f}{extra}{spread}, law {one.law}", flush=True)
-    plain = {name: one for name, one in found.items() if one.modulation is None}
-    print("  " + repr(compare(plain, test)).replace("\n", "\n  "))
-    for name, one in found.items():
-        told = diagnose(one, test, checks=("fit", "predictive"), max_pairs=20_000)
-        for line in told.text().splitlines():
-            print(f"  {name}, on the rest: {line}", flush=True)
-    value_out_of_sample(series, plain)
+    """All rows of one series."""
+    pieces = [series.x[p] for p in series.parts[0]]
+    of_data = np.array([np.subtract(*np.quantile(windows(pieces, k), [0.75, 0.25])) for k in HORIZONS])
+    ends = (0.001, 0.999)
+    one = np.quantile(windows(pieces, 1), ends)
+    rng = np.random.default_rng(0)
+    steps = series.steps(0)
+    # spread of the data about itself, by blocks, and of data whose steps have random signs: all of the memory of size
+    for model, seeds in (("data, blocks drawn", 40), ("data, random signs", 40)):
+        drawn = []
+        for _ in range(seeds):
+            if model == "data, random signs":
+                own = [np.concatenate([[0], np.cumsum(np.diff(x) * rng.choice([-1, 1], len(x) - 1))]) for x in pieces]
+            else:
+                begins = rng.integers(0, len(steps) - 2000, len(steps) // 2000 + 1)
+                own = [np.cumsum(np.concatenate([steps[b : b + 2000] for b in begins]))]
+            drawn.append([np.subtract(*np.quantile(windows(own, k), [0.75, 0.25])) for k in HORIZONS] / of_data)
+        for k, value, std in zip(HORIZONS, np.mean(drawn, 0), np.std(drawn, 0)):
+            write("series", series.name, model, f"spread {k}", float(value), float(std), "0-39")
+    center = steps - steps.mean()
+    for lag in (1, 2):
+        value = float((np.sign(center[lag:]) * np.sign(center[:-lag])).mean())
+        write("series", series.name, "data", f"correlation of signs, lag {lag}", value, len(center) ** -0.5)
+    judged, reference = series.judged(), None
+    for name, fit in models(series):
+        began = time.perf_counter()
+        try:
+            found = fit()
+        except ModuleNotFoundError as error:
+            print(f"{name}: {error}; left out")
+            continue
+        seconds = time.perf_counter() - began
+        log_p = found.log_p[judged]
+        reference = log_p if reference is None else reference
+        apart = log_p - reference
+        blocks = apart[: len(apart) // BLOCK * BLOCK].reshape(-1, BLOCK).mean(1)
+        write("series", series.name, name, "held-out", float(log_p.mean()), "", 0, seconds)
+        error = float(blocks.std(ddof=1) / math.sqrt(len(blocks)))
+        write("series", series.name, name, "held-out over the first", float(apart.mean()), error, 0)
+        moved = found.moved()
+        for k, value in zip(HORIZONS, ranges(moved) / of_data):
+            write("series", series.name, name, f"spread {k}", float(value), "", 0)
+        for end, value in zip(ends, np.quantile(moved[:, 0], ends) / one):
+            write("series", series.name, name, f"quantile {end:g}", float(value), "", 0)
+        for what, (value, std) in found.facts.items():
+            write("series", series.name, name, what, value, std, 0)
+
+
+# -- animals -----------------------------------------------------------------------------------------------------------
+def animals(path: Path) -> None:
+    """Fits in the plane, in km and hours, and how far long paths of the fit stay from the middle."""
+    table = pl.read_csv(path)
+    for (name,), own in table.group_by("id", maintain_order=True):
+        t, first = np.unique(own["t"].to_numpy() / HOUR, return_index=True)
+        x = np.stack([own[c].to_numpy()[first] / 1000 for c in ("x", "y")], 1)
+        x = x - np.median(x, 0)
+        track = Trajectories.from_arrays([x], times=[t - t[0]], max_dt=1.5)
+        of_data = np.sqrt(np.abs(ranges(x)).prod())
+        for model, options in (("tempered", {}), ("memory", {"memory": [6.0, 24.0]})):
+            began = time.perf_counter()
+            try:
+                found = recover(
+                    track, alpha="learn", tempering="learn", D_o=0.0, period=None, n_basis=5, law="frozen",
+                    engine="evidence", **options,
+                )  # fmt: skip
+            except Exception as error:  # a fit that is refused is a row too
+                print(name, model, type(error).__name__, error)
+                continue
+            begins = x[np.random.default_rng(0).integers(len(x), size=400)]
+            dt = found.memory.rule.dt if found.memory is not None else 1.0
+            paths = found.simulate(400, 1000, dt, x0=begins, seed=0).to_array()
+            ratio = float(np.sqrt(ranges(paths[:, -1]).prod()) / of_data)
+            seconds = time.perf_counter() - began
+            gained = found.log_likelihood / found.nobs
+            write("animals", str(name), model, "log-likelihood per pair", gained, "", 0, seconds)
+            write("animals", str(name), model, "spread after 1,000 steps", ratio, "", 0)
+            write("animals", str(name), model, "converged", float(found.converged), "", 0)
+
+
+# -- known memory ------------------------------------------------------------------------------------------------------
+ALPHA, HALF_LIFE, EXPONENT, STEPS = 0.7, 20.0, 0.8, 12_000
+
+
+def path_of(seed: int, exponent: float) -> tuple[np.ndarray, float]:
+    """A path whose D_o and D_f are 1/2 times m^exponent, held between 1/2 and 2; the size of a step where m is one."""
+    generator = torch.Generator().manual_seed(seed)
+    gauss = torch.randn(STEPS, generator=generator, dtype=torch.float64).numpy()
+    jumps = LevyStep(0.0, 0.0, 0.5, ALPHA, 1.0).expand((STEPS,)).sample(generator=generator).numpy()
+    size = np.abs(gauss + jumps)
+    usual = float(np.minimum(size, np.quantile(size, 0.99)).mean())
+    w, m, dx = 2 ** (-1 / HALF_LIFE), 1.0, np.empty(STEPS)
+    for i in range(STEPS):
+        f = min(max(m**exponent, 0.5), 2.0)
+        dx[i] = math.sqrt(f) * gauss[i] + f ** (1 / (2 * ALPHA)) * jumps[i]
+        m = w * m + (1 - w) * min(abs(dx[i]) / usual, CAP)
+    return np.concatenate([[0.0], np.cumsum(dx)]), usual
+
+
+def known(seeds: range) -> None:
+    """Learned half-lives of paths with a known memory, and whether AIC prefers a memory where there is none."""
+    for seed, exponent in itertools.product(seeds, (EXPONENT, 0.0)):
+        x, usual = path_of(seed, exponent)
+        began = time.perf_counter()
+        found = recover(x, dt=1.0, alpha=ALPHA, period=None, n_basis=1, memory="learn", law="frozen")
+        memory, seconds = found.memory, time.perf_counter() - began
+        best = max(gain - 2 * len(h) for h, gain in found.metrics["memory"]["profile"]["gains"])
+        series = "known memory" if exponent else "no memory"
+        write("known", series, "memory", "AIC gain", 2 * best, "", seed, seconds)
+        if not exponent:
+            continue
+        write("known", series, "memory", "time scales", float(len(memory.half_lives)), "", seed)
+        if len(memory.half_lives) == 1:
+            write("known", series, "memory", "half-life", memory.half_lives[0], memory.half_lives_std[0], seed)
+        level = np.mean(memory.centers) + math.log(memory.rule.size / usual)
+        for name, std in zip(("D_o", "D_f"), found.std(0.0)[1:]):
+            ratio = float(getattr(found, name)(0.0)) / (0.5 * math.exp(EXPONENT * level))
+            error = float(std) / (0.5 * math.exp(EXPONENT * level))
+            write("known", series, "memory", f"{name} over its true value", ratio, error, seed)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+def tables() -> None:
+    """The tables of docs/real_data.md."""
+    with RESULTS.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    at = {(r["series"], r["model"], r["quantity"]): r for r in rows if r["part"] != "known"}
+    for name in dict.fromkeys(r["series"] for r in rows if r["part"] == "series"):
+        print(f"\n{name}:\n")
+        print("| model | held-out log-likelihood per pair, over GARCH-t | 0.1, 99.9 % | 1 | 10 | 30 | 100 steps |")
+        print("|---|---|---|---|---|---|---|")
+        for model in dict.fromkeys(r["model"] for r in rows if r["series"] == name and r["model"] != "data"):
+            row = {q: at[name, model, q] for (s, m, q) in at if (s, m) == (name, model)}
+            gain = row.get("held-out over the first")
+            over = "" if gain is None else f"{float(gain['value']):+.4f} ± {float(gain['std']):.4f}"
+            ends = ", ".join(f"{float(row[q]['value']):.2f}" for q in ("quantile 0.001", "quantile 0.999") if q in row)
+            spreads = [f"{float(row[f'spread {k}']['value']):.2f}" for k in HORIZONS]
+            if model.startswith("data"):
+                spreads = [f"{s} ± {float(row[f'spread {k}']['std']):.2f}" for s, k in zip(spreads, HORIZONS)]
+            print(f"| {model} | {over} | {ends} | {' | '.join(spreads)} |")
+    names = dict.fromkeys(r["series"] for r in rows if r["part"] == "animals")
+    if names:
+        print("\n| animal | gain of the memory per pair | spread, without memory | with memory |\n|---|---|---|---|")
+    for name in names:
+        of = {m: at.get((name, m, "spread after 1,000 steps"), {}).get("value", "") for m in ("tempered", "memory")}
+        likely = [at.get((name, m, "log-likelihood per pair"), {}).get("value") for m in ("tempered", "memory")]
+        gain = "" if None in likely else f"{float(likely[1]) - float(likely[0]):+.3f}"  # type: ignore[arg-type]
+        print(f"| {name} | {gain} | {of['tempered']} | {of['memory']} |")
+    simulated = [r for r in rows if r["part"] == "known"]
+    if not simulated:
+        return
+    half = [(float(r["value"]), float(r["std"])) for r in simulated if r["quantity"] == "half-life"]
+    z = np.array([(h - HALF_LIFE) / dh for h, dh in half])
+    number = len({r["seed"] for r in simulated})
+    print(
+        f"\n{number} seeds; one time scale in {len(z)}; half-life {np.median([h for h, _ in half]):.1f} in the median,"
+    )
+    print(f"within two standard errors in {np.mean(np.abs(z) < 2):.0%}")
+    for name in ("D_o", "D_f"):
+        own = [r for r in simulated if r["quantity"] == f"{name} over its true value"]
+        inside = np.mean([abs(float(r["value"]) - 1) < 1.96 * float(r["std"]) for r in own])
+        print(f"{name}: intervals hold the truth in {inside:.0%}")
+    for series in ("known memory", "no memory"):
+        gains = [float(r["value"]) for r in simulated if r["series"] == series and r["quantity"] == "AIC gain"]
+        print(f"{series}: AIC prefers none in {np.mean(np.array(gains) <= 0):.0%}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("series", nargs="*", choices=[[], *ALL], default=[])
-    parser.add_argument("--data", type=Path, required=True, help="where the files are")
+    parser.add_argument("part", choices=["series", "animals", "known", "tables"])
+    for name in ("bitcoin", "euro", "buffalo"):
+        parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--first", type=int, default=100)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    for name in options.series or ALL:
-        try:
-            study(ALL[name](options.data))
-        except FileNotFoundError as error:
-            print(f"{name}: no file {error.filename}; left out")
-    if not options.series or "buffalo" in options.series:
-        print("\n== buffalo, one fit per animal")
-        print(individuals(options.data))
-
-
-def individuals(folder: Path):
-    """Constants of every animal by itself."""
-    table = pl.read_csv(folder / "buffalo.csv")
-    x, times, names = [], [], []
-    for (name,), own in table.group_by("id", maintain_order=True):
-        t, first = np.unique(own["t"].to_numpy() / HOUR, return_index=True)
-        x.append(own["x"].to_numpy()[first] / 1000)
-        times.append(t - t[0])
-        names.append(name)
-    paths = Trajectories.from_arrays(x, times=times, ids=names, max_dt=4.0)
-    return recover_each(paths, alpha="learn", n_basis=1, period=None)
+    if options.part == "series":
+        for path, make in ((options.bitcoin, bitcoin), (options.euro, euro)):
+            if path is not None:
+                study(make(path))
+    elif options.part == "animals":
+        animals(options.buffalo)
+    elif options.part == "known":
+        known(range(options.first, options.first + options.seeds))
+    else:
+        tables()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ SECTIONS = (
 )
 KEYS = (
     *SECTIONS,
-    *("dynamics", "seed", "alpha", "tempering", "memory", "init", "units", "beta", "empirical"),
+    *("dynamics", "seed", "alpha", "tempering", "memory", "drift", "init", "units", "beta", "empirical"),
     *("policy", "actions", "shared", "n_action"),
     *("resume", "directory", "cluster", "experiment", "arm", "variant"),
 )
@@ -178,6 +178,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             alpha=config["alpha"],
             tempering=config.get("tempering", 0.0),
             memory=config.get("memory"),
+            drift=config.get("drift", "location"),
             **head,
             tail="auto" if tail.get("method") == "auto" else tail,
             engine=maximiser,

@@ -46,6 +46,7 @@ def recover(
     modulation: float | None = None,
     n_modulation: int = 9,
     memory: float | Sequence[float] | str | None = None,
+    drift: str = "location",
     client: Any = None,
     **options: Any,
 ) -> Any:
@@ -97,6 +98,9 @@ def recover(
         memory: for volatility that comes in clusters: D_o and D_f are multiplied by a function of the sizes of past
             steps. A half-life in the time of the data, two or three of them, or "learn". `found.memory` has them. Pairs
             at the start of a trajectory, until the memory has filled, are left out.
+        drift: what b is: the "location" of the law of a step, where the likelihood puts it, or with tempering the
+            "mean" of a step, by least squares. They differ where steps are not symmetric: an animal that rests in most hours
+            has its location at the rests, and returns home by its mean.
         client: a `dask.distributed.Client`, for data that are files: a pattern, a list of paths, or
             `levytorch.distributed.Files`.
         options: further keywords of the head (origin, positivity, window, knots, continuation, degree, width, depth,
@@ -131,12 +135,16 @@ def recover(
         modulation=modulation,
         n_modulation=n_modulation,
         memory=memory,
+        drift=drift,
         **{"init": init, "units": units, "density": density, "law": law, "std": std},
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **fit_options,
     )
     if files:
         from levytorch.training.from_files import recover_files  # Dask
+
+        if settings.drift == "mean":
+            raise InputError('drift "mean" must be computed from pairs, found files; pass Transitions.')
 
         return recover_files(data, settings, client)
     if actions is not None:

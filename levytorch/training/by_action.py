@@ -111,6 +111,10 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
         raise InputError(
             f"shared must name some of {NAMES}, found {shown(shared)}; alpha and tempering are always shared."
         )
+    if settings.drift == "mean":
+        raise InputError(
+            'drift "mean" must be fitted to pairs of one kind, found actions; pass actions=None, or drift="location".'
+        )
     if settings.memory is not None:
         raise InputError(
             "memory must be fitted to pairs that follow each other, found actions, whose pairs are fitted apart; pass "

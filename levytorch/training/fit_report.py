@@ -431,6 +431,8 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
     alpha = details.get("alpha")
     if alpha is not None and alpha <= 0.5 and not found.tempered:
         out.append(f"{LOCATION}.")
+    if details.get("drift") == "mean":
+        out.append("b is the mean of a step over dt, by least squares; D_o and D_f are those about the location.")
     if (memory := getattr(found, "memory", None)) is not None:
         out.append(f"D_o and D_f are multiplied by f(m), m the mean size of past steps: {memory}.")
     if not details.get("tempering_told_from_zero", True):

@@ -85,10 +85,12 @@ def _check_action(data: Transitions, settings: FitSettings) -> None:
         found = 'alpha="function"'
     elif settings.memory is not None:
         found = "a memory"
+    elif settings.drift == "mean":
+        found = 'drift "mean"'
     if found is not None:
         raise InputError(
-            "actions on a scale must be fitted in one or two dimensions, with a head of levytorch's, one alpha and no "
-            f"memory, found {found}; group the actions into labels for others."
+            "actions on a scale must be fitted in one or two dimensions, with a head of levytorch's, one alpha, b as "
+            f"the location and no memory, found {found}; group the actions into labels for others."
         )
 
 

@@ -19,6 +19,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.training.boundary import include_vanished, with_constant
+from levytorch.training.drift import with_mean
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.inputs import covariate_facts
 from levytorch.training.memory import with_level
@@ -53,6 +54,8 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
         metrics |= covariate_facts(recovery, settings)
     summed = course.data.samples or course.data.fitted  # nodes at the ends of a window stand for parts of pairs
     recovery.log_likelihood -= summed.n_main * log_unit
+    if settings.drift == "mean":
+        with_mean(recovery, problem.pairs)
     metrics |= {"log_likelihood": recovery.log_likelihood, "seed": settings.seed}
     metrics["states"] = observed_states(recovery, problem.data).tolist()
     if "memory" in metrics:

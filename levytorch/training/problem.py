@@ -148,6 +148,8 @@ def problem_of(
     settings: those of `settings_for`; fit: for a preliminary fit of constants, where CT is left to the data.
     """
     began, given, kept = time.perf_counter(), data, None
+    if settings.drift == "mean" and not isinstance(data, Transitions):
+        raise InputError('drift "mean" must be computed from pairs, found a lattice; pass the pairs.')
     if settings.has_inputs:
         assert isinstance(data, Transitions)
         data, settings = with_inputs(data, settings)

@@ -189,6 +189,11 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
+    if recovery.metrics.get("drift") == "mean":
+        raise InputError(
+            'b must maximise the likelihood for errors from blocks, found drift "mean", whose errors are robust as they '
+            'are; use kind="fisher".'
+        )
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:
         raise InputError(

@@ -24,6 +24,7 @@ from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.laws import Law, check_law
 from levytorch.likelihood.tail import TailSettings, check_learned, parse_tail
+from levytorch.training.drift import DRIFTS, check_mean
 from levytorch.training.engines.base import Engine, build_engine, check_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
@@ -36,7 +37,7 @@ READING = ("time", "times", "value", "id", "dt", "reward", "action", "time_unit"
 # what a misspelt option may have meant beside those of the head and the engine
 ARGUMENTS = (
     *("alpha", "coefficients", "n_basis", "period", "tempering", "D_o", "D_f", "tail", "engine", "seed", "modulation"),
-    *("n_modulation", "memory", "actions", "shared", "n_action"),
+    *("n_modulation", "memory", "drift", "actions", "shared", "n_action"),
 )
 _NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "tempering", "tempering_mode", *KNOWABLE}
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
@@ -134,6 +135,7 @@ class FitSettings:
     n_action: int | None = None  # polynomials of an action on a scale, where coefficients depend on one
     modulation: Covariate | None = None  # in the action column of the pairs
     memory: Memory | tuple[float, ...] | str | None = None  # of the sizes of past steps; half-lives, or "learn"
+    drift: str = "location"  # what b is: where the likelihood puts the law of a step, or the mean of a step
     profile: dict[str, Any] | None = None  # what is reported of half-lives that were learned
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as requested"  # why this engine
@@ -163,6 +165,7 @@ def make_settings(
     modulation: Any = None,
     n_modulation: int = 9,
     memory: Any = None,
+    drift: str = "location",
     **options: Any,
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
@@ -248,7 +251,10 @@ def make_settings(
     tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
     rest["law"] = _checked_law(rest.get("law", "auto"), head, engine, tails)
     rest["modulation"] = None if modulation is None else Covariate.periodic("covariate", modulation, n_modulation)
-    rest["memory"] = _half_lives(memory)
+    rest["memory"], rest["drift"] = _half_lives(memory), choice("drift", drift, DRIFTS)
+    if drift == "mean":
+        check_mean(head, tails, tempered.active)
+        rest["law"], data["lattice"] = _frozen_alone(rest["law"], data.get("lattice"))
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
     return FitSettings(spec, head, plain if own is None else None, engine, tails, data, seed=seed, **rest)
 
@@ -272,6 +278,16 @@ def _check_tempering(options: dict[str, Any], own: Head | None, tempering: Tempe
             f"density must be auto or contour with tempering, found {options['density']}; leave it out (there is no "
             "table of the tempered law)."
         )
+
+
+def _frozen_alone(law: str | Law, lattice: str | None) -> tuple[str, str]:
+    """The law and the lattice of a fit whose b is a mean, which is computed from pairs."""
+    if law not in ("auto", "frozen") or lattice == "always":
+        raise InputError(
+            f'drift "mean" must be computed from pairs under the frozen law, found law '
+            f"{law if isinstance(law, str) else law.name} and lattice {lattice}; leave them out."
+        )
+    return "frozen", "never"
 
 
 def _half_lives(memory: Any) -> tuple[float, ...] | str | None:

@@ -183,6 +183,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     "CT_of_dt": _threshold,
     "modulation": _modulation,
     "memory": _memory,
+    "drift": lambda value: value == "mean",
     "law": lambda value: (
         isinstance(value, str) and len(value) <= _LONGEST
     ),  # the name may be that of a law of the user's own
