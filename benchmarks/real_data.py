@@ -10,7 +10,8 @@ Every model is fitted to the first 60 % and evaluated on the rest: the log-likel
 before it. Paths of 100 steps begin with the volatility before pairs of the first 60 %, drawn at random; their
 interquartile range is compared with that of all windows of the same length there. GARCH-t needs the package arch, and
 its rows are left out without it. animals: GPS tracks (id, t in s, x and y in m), one fit per animal in the plane.
-known: simulated paths with a memory that is known, and with none. tables prints the tables of docs/real_data.md from the rows.
+known: simulated paths with a memory that is known, and with none. tables prints the tables of docs/real_data.md from
+the rows.
 """
 
 from __future__ import annotations

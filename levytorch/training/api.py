@@ -99,8 +99,8 @@ def recover(
             steps. A half-life in the time of the data, two or three of them, or "learn". `found.memory` has them. Pairs
             at the start of a trajectory, until the memory has filled, are left out.
         drift: what b is: the "location" of the law of a step, where the likelihood puts it, or with tempering the
-            "mean" of a step, by least squares. They differ where steps are not symmetric: an animal that rests in most hours
-            has its location at the rests, and returns home by its mean.
+            "mean" of a step, by least squares. They differ where steps are not symmetric: an animal that rests in most
+            hours has its location at the rests, and returns home by its mean.
         client: a `dask.distributed.Client`, for data that are files: a pattern, a list of paths, or
             `levytorch.distributed.Files`.
         options: further keywords of the head (origin, positivity, window, knots, continuation, degree, width, depth,

@@ -191,8 +191,8 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
     """The likelihood that was maximised and its data in blocks."""
     if recovery.metrics.get("drift") == "mean":
         raise InputError(
-            'b must maximise the likelihood for errors from blocks, found drift "mean", whose errors are robust as they '
-            'are; use kind="fisher".'
+            'b must maximise the likelihood for errors from blocks, found drift "mean", whose errors are robust '
+            'as they are; use kind="fisher".'
         )
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:
