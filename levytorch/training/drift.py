@@ -12,6 +12,7 @@ that it chose. Errors of b are those of a sandwich: they do not trust v.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead, linear
 from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.data import Transitions
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import log_density
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.tail import TailSettings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
 
 DRIFTS = ("location", "mean")
+_LEAST = 1e-100  # of the tempering of a fit without jumps
 
 
 def check_mean(head: Head, tail: TailSettings, tempered: bool) -> None:
@@ -52,6 +54,13 @@ def check_mean(head: Head, tail: TailSettings, tempered: bool) -> None:
 def with_mean(recovery: Recovery, pairs: Transitions) -> None:
     """Put the mean in the place of the location, with its errors, and the log-likelihood at it."""
     head = linear(recovery.head)
+    if not recovery.tempering > 0 and bool((recovery.D_f(recovery.states) > 0).any()):
+        warnings.warn(
+            'drift "mean" must have jumps that end, found a tempering of zero; b is the location.',
+            LevytorchWarning,
+            stacklevel=2,
+        )
+        return
     P, rows = head.theta.numel(), head.layout.rows("b")
     parts = torch.cat([torch.arange(P)[head.part(row)] for row in range(rows.start, rows.stop)])
     A, g, M = torch.zeros((P, P)).double(), torch.zeros(P).double(), torch.zeros((P, P)).double()
@@ -90,5 +99,6 @@ def _weighted(head: LinearHead, states: Tensor, dt: Tensor) -> tuple[Tensor, Ten
     """d (b dt) / d theta, (n, d, P), and one over the variance of a coordinate of a step, (n,)."""
     c, n = head(states), len(dt)
     J = head.jacobian(states)[0].reshape(n, head.dim, -1) * dt.reshape(n, 1, 1)
-    variance = 2 * (c.D_o + c.alpha * c.D_f * c.tempering ** (2 * c.alpha - 2)) * dt
+    of_jumps = c.alpha * c.D_f * c.tempering.clamp(min=_LEAST) ** (2 * c.alpha - 2)
+    variance = 2 * (c.D_o + of_jumps) * dt
     return J, 1 / variance.expand(n)

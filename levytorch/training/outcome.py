@@ -54,10 +54,10 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
         metrics |= covariate_facts(recovery, settings)
     summed = course.data.samples or course.data.fitted  # nodes at the ends of a window stand for parts of pairs
     recovery.log_likelihood -= summed.n_main * log_unit
+    metrics["states"] = observed_states(recovery, problem.data).tolist()
     if settings.drift == "mean":
         with_mean(recovery, problem.pairs)
     metrics |= {"log_likelihood": recovery.log_likelihood, "seed": settings.seed}
-    metrics["states"] = observed_states(recovery, problem.data).tolist()
     if "memory" in metrics:
         with_level(recovery)
     if doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0)):

@@ -1,11 +1,15 @@
 """b as the mean of a step: against least squares by hand, and where the location misses the way home."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from levytorch import Recovery, Trajectories, Transitions, recover
-from levytorch.errors import InputError
+from levytorch.coefficients.links import TemperingSpec
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.training.drift import with_mean
 
 HOME = 0.05  # share of the distance from home that is walked per hour, in the mean
 
@@ -61,6 +65,16 @@ def test_it_is_saved(found, tmp_path):
     assert float(again.b(0.7)) == float(found.b(0.7))
     with pytest.raises(InputError, match='found drift "mean"'):
         found.std(0.0, kind="robust")
+
+
+def test_jumps_without_an_end_have_no_mean(found):
+    """Of a fit whose tempering has run to zero b stays the location."""
+    again = copy.deepcopy(found)
+    again.head.tempering_spec = TemperingSpec()
+    before = float(again.b(1.0))
+    with pytest.warns(LevytorchWarning, match="must have jumps that end"):
+        with_mean(again, Trajectories.from_arrays(track(300, 2)[None], dt=1.0).transitions())
+    assert float(again.b(1.0)) == before
 
 
 @pytest.mark.parametrize(
