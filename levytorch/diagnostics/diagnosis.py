@@ -184,10 +184,10 @@ def _of_fit(fit: FitCheck, rejected: bool, recovery: Recovery, scale: float) -> 
     if "D_o_D_f_correlation" not in recovery.metrics and (doubt := hardly_separable(recovery, fit.correlation)):
         out["hardly_separable"] = doubt
     if fit.jumps * scale < FEW_JUMPS and not recovery.head.without_jumps:
-        out["few_jumps"] = (
-            f"only {round(fit.jumps * scale)} steps are clearly jumps, which determine D_f and a learned alpha; "
-            "use more data or give alpha."
-        )
+        rest, remedy = ("D_f and alpha", "use more data or give alpha")
+        if not recovery.head.learns_alpha:
+            rest, remedy = ("D_f", "use more data")
+        out["few_jumps"] = f"only {round(fit.jumps * scale)} steps are clearly jumps, which determine {rest}; {remedy}."
     return out
 
 

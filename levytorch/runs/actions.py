@@ -18,7 +18,6 @@ import torch
 
 from levytorch.controlled import ControlledDynamics
 from levytorch.data import SourceData, Transitions
-from levytorch.diagnostics.verdicts import warning_verdicts
 from levytorch.errors import ConfigError, InputError, LevytorchWarning, printable
 from levytorch.figures import policies as plots
 from levytorch.figures.policies import Curve
@@ -112,12 +111,11 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
         errors = [row[name]["error"] for row in metrics["by_action"].values() if "error" in row[name]]
         if errors:
             metrics[f"error_{name}"] = sum(errors) / len(errors)
-    metrics["warnings"] = doubts
     outcome = Outcome(
         *(recovery, data, report, metrics, directory, prepared.loggers, prepared.figure_formats),
         units=units_of(config["data"]),
-        verdicts=warning_verdicts(doubts),
     )
+    outcome.note(doubts)
     _report(outcome, truth)
     _policies(outcome, config, truth)
     write_json(directory / "metrics.json", metrics)
@@ -217,7 +215,7 @@ def _policies(outcome: Outcome, config: Mapping[str, Any], truth: Any) -> None:
     reward = _reward(config, outcome.source, recovery.period, recovery.origin)
     with noted_doubts() as doubts:
         result = evaluate_policies(recovery, check_policies(config.get("policy")), reward, float(config["beta"]), truth)
-    outcome.metrics["warnings"] = list(dict.fromkeys([*outcome.metrics["warnings"], *doubts]))
+    outcome.note(doubts)
     outcome.metrics["values"] = {**result.metrics(), "text": result.text().splitlines()}
     result.write(outcome.directory)
     outcome.took("value", time.perf_counter() - began)

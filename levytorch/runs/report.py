@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from levytorch.coefficients.layout import in_one_form
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
-from levytorch.diagnostics.verdicts import Verdict
+from levytorch.diagnostics.verdicts import Verdict, warning_verdicts
 from levytorch.errors import LevytorchWarning
 from levytorch.figures import AxisNames, base, planes
 from levytorch.figures import coefficients as plots
@@ -26,6 +26,7 @@ from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
 from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import COEFFICIENTS, FORMATS, add_image, log_results
+from levytorch.runs.words import for_command_line
 from levytorch.training.fit_report import FitReport
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
@@ -64,6 +65,14 @@ class Outcome:
         tag = COEFFICIENTS if name == "coefficients" else f"report/{name}"
         add_image(self.loggers, tag, drawn, int(self.recovery.metrics["steps"]))
         self.took("figures", time.perf_counter() - began)
+
+    def note(self, doubts: Iterable[str]) -> None:
+        """Add what a part of the run has warned of to the verdicts and to metrics.json, each sentence once."""
+        known = self.metrics.setdefault("warnings", [])
+        new = [doubt for doubt in dict.fromkeys(map(for_command_line, doubts)) if doubt not in known]
+        known += new
+        self.verdicts += warning_verdicts(new)
+        self.metrics["verdicts"] = [one.plain() for one in self.verdicts]
 
     def took(self, part: str, seconds: float) -> None:
         """Add to what metrics.json says about the time of a run."""

@@ -105,25 +105,20 @@ def add_empirical_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     options = options_of(config)
     assert options is not None
     recovery, directory = outcome.recovery, outcome.directory
-    with noted_doubts() as doubts:
-        reward = _reward(outcome.source, config, recovery.period, recovery.origin)
-        comparison = _compare(outcome, config, options, reward)
+    reward = _reward(outcome.source, config, recovery.period, recovery.origin)
+    comparison = _compare(outcome, config, options, reward)
 
-        def solve(found: Any) -> Any:
-            # the window may reach beyond the data: how V extrapolates is what is looked at
-            window, n_modes = comparison.interval, options["n_modes"]
-            return solve_value(found, reward, float(config["beta"]), n_modes=n_modes, window=window, beyond_data=True)
+    def solve(found: Any) -> Any:
+        # the window may reach beyond the data: how V extrapolates is what is looked at
+        window, n_modes = comparison.interval, options["n_modes"]
+        return solve_value(found, reward, float(config["beta"]), n_modes=n_modes, window=window, beyond_data=True)
 
-        V = solve(recovery)
-        bootstrap = _bootstrap(outcome, config, options["bootstrap"], solve)
-    for doubt in doubts:
-        log.warning(doubt)
-        outcome.metrics["warnings"].append(doubt)
+    V = solve(recovery)
+    bootstrap = _bootstrap(outcome, config, options["bootstrap"], solve)
     beside = {} if bootstrap is None else {"V_bootstrap_sd": bootstrap.std}
     curves = write_value(directory / "value", V, beside | comparison.curves())
     outcome.metrics["empirical"] = comparison.numbers(V, bootstrap)
     samples = _store_values(directory, comparison)
-    write_json(directory / "metrics.json", outcome.metrics)
     outcome.publish("value", lambda: _figure(curves, samples, comparison))
     log.info(comparison_sentence(outcome.metrics["empirical"]))
 
@@ -243,12 +238,20 @@ def check_value_data(config: Mapping[str, Any], data: Any, head: Head) -> None:
 
 def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     """V of the recovered dynamics into the run directory, when a reward can be made from what is known."""
+    if config["beta"] is None:
+        return
+    with noted_doubts() as doubts:
+        if config["empirical"] is not None:
+            add_empirical_value(outcome, config)
+        else:
+            add_solved_value(outcome, config)
+    outcome.note(doubts)
+    write_json(outcome.directory / "metrics.json", outcome.metrics)
+
+
+def add_solved_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
+    """value.pt, value.csv, the figure, and what metrics.json says of V; nothing where no V can be drawn."""
     recovery, truth, beta = outcome.recovery, outcome.source.dynamics, config["beta"]
-    if beta is None:
-        return
-    if config["empirical"] is not None:
-        add_empirical_value(outcome, config)
-        return
     if (truth is None or is_line(truth)) and config["reward"]["name"] == "manufactured":
         log.info(
             "no value function: a manufactured reward needs a known system on a cell; choose one with reward=... "
@@ -274,7 +277,6 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
             outcome.metrics["std_V"] = relative_error(curves["V_truth"] + curves["V_std"], curves["V_truth"])
     if "V_std" in curves and "u" not in curves:
         outcome.metrics |= level_and_shape(V, curves)
-    write_json(outcome.directory / "metrics.json", outcome.metrics)
     outcome.publish("value", lambda: _draw(V, V_truth, curves, outcome))
 
 

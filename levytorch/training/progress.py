@@ -1,6 +1,7 @@
-"""The progress bar of a fit: one line for the present phase, with rate, remaining time and likelihood.
+"""The progress bar of a fit: one line for the present phase, with rate, remaining time at most, and likelihood.
 
-The line goes away at the end of the fit, and is not drawn into files and pipes.
+The bar takes the columns that the rest leaves, so that 80 hold the whole line. The line goes away at the end of the
+fit, and is not drawn into files and pipes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from levytorch.training.fit import Fit
 
-_FORMAT = "{desc}: {n_fmt} of at most {total_fmt} |{bar:20}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+_FORMAT = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 
 
 Item = TypeVar("Item")
@@ -55,10 +56,7 @@ class ProgressLine:
             self._start(fit)
         if self._bar.disable or math.isnan(nll):
             return
-        shown = {"log-likelihood per pair": -nll}
-        if fit.tail.method == "tcf":
-            shown["TCF"] = float(fit.likelihood.correction.tcf)
-        self._bar.set_postfix({name: f"{value:.5g}" for name, value in shown.items()}, refresh=False)
+        self._bar.set_postfix({"log p": f"{-nll:.4g}"}, refresh=False)
         self._bar.update(fit.phase.steps - self._bar.n)
 
     def close(self) -> None:

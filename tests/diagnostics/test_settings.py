@@ -111,6 +111,9 @@ def test_few_jumps_are_reported():
         diagnosis = diagnose(found, data, checks=("fit",))
     assert diagnosis.metrics()["clear_jumps"] < 30
     assert "few_jumps" in diagnosis.alarms
+    assert "alpha" not in diagnosis.alarms["few_jumps"]  # it is given already
+    learned = quiet(diagnose, quiet(recover, data, alpha="learn", n_basis=1), data, checks=("fit",))
+    assert "or give alpha" in learned.alarms["few_jumps"]
 
 
 @pytest.mark.long

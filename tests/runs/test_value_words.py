@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from levytorch import Dynamics, recover, simulate
+from levytorch.data import SourceData
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.command_line import conf_directory
-from levytorch.runs.terminal import value_sentence
-from levytorch.runs.value import level_and_shape
+from levytorch.runs.report import Outcome
+from levytorch.runs.terminal import closing, value_sentence
+from levytorch.runs.value import add_value, level_and_shape
 from levytorch.spaces import Circle
+from levytorch.training.fit_report import FitReport
 
 
 def test_level_and_shape_of_a_known_covariance():
@@ -62,3 +68,23 @@ def test_default_rewards(overrides, reward, beta):
     with initialize_config_dir(conf_directory(), version_base="1.3"):
         config = compose("train", overrides)
     assert (config.reward.name, config.beta) == (reward, beta)
+
+
+def test_what_V_warns_of_is_a_verdict_and_stands_in_the_metrics(tmp_path):
+    """In the syntax of the command line, and not as a warning of Python between the lines of the run."""
+    data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.2, alpha=0.6), 20, 50, 0.05, seed=0).transitions()
+    found = recover(data, alpha=0.6, n_basis=3, law="frozen")
+    found.metrics |= {"law_judged": False, "law_reason": "give the fit law='exact'"}
+    with initialize_config_dir(conf_directory(), version_base="1.3"):
+        config = compose("train", ["reward=cosine_power", "beta=0.3"])
+    report = FitReport.of(found)
+    outcome = Outcome(found, SourceData(data), report, {"warnings": []}, tmp_path, formats=())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_value(outcome, config)
+        add_value(outcome, config)
+    (sentence,) = outcome.metrics["warnings"]
+    assert "bias is not known (give the fit law=exact)" in sentence
+    assert [one.verdict for one in outcome.verdicts] == ["look"]
+    assert sentence in json.loads((tmp_path / "metrics.json").read_text())["warnings"]
+    assert "V must come from a fit with standard errors that mean something" in " ".join(closing(outcome).split())

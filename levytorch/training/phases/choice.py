@@ -227,12 +227,13 @@ class ExactSetting:
         masses = None if masses is None else replace(masses, law=self.law)
         return replace(self.likelihood, law=self.law, masses=masses)
 
-    def metrics(self, law: str, error: float) -> dict[str, Any]:
+    def metrics(self, law: str, error: float, engine: Engine) -> dict[str, Any]:
         """What every such fit reports; warns of a rule that is not fine enough."""
         if not error < self.accurate:
+            smoothing = ", or engine evidence" if getattr(engine, "penalty", None) == "none" else ""
             warnings.warn(
                 f"log p must be accurate to {self.accurate:g} under the exact law, found {error:.1g} at the solution "
-                "against a finer grid; use fewer basis functions, or engine evidence.",
+                f"against a finer grid; use fewer basis functions{smoothing}.",
                 LevytorchWarning,
                 stacklevel=3,
             )

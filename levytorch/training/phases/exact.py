@@ -204,7 +204,7 @@ def _under_law(
     own = course.end.likelihood.head
     maximum = replace(course.end, likelihood=likelihood, engine=engine, done=done, batch=setting.batch, samples=None)
     recovery = finish(maximum)
-    recovery.metrics |= setting.metrics(course.law, error) | facts
+    recovery.metrics |= setting.metrics(course.law, error, engine) | facts
     recovery.metrics |= {"law_reason": course.reason, "law/seconds": time.perf_counter() - setting.began}
     recovery.head = own  # on a line the padded head has the same parameters
     return recovery, setting.exact_likelihood()
