@@ -95,6 +95,7 @@ _SOME = 50_000  # pairs that are looked at
 _COARSE = 0.1  # of a usual step: a grid that small steps feel
 _FULL = 0.9  # of a turn: what angles that go round cover
 _WRAP = 0.9  # of a turn: a step so long is none
+_FILLED = 0.95  # of a period: more than series on a line cover of a cell that was made to hold them
 
 
 def remarks(t: Transitions) -> list[str]:
@@ -128,6 +129,22 @@ def in_degrees(x: Array, dx: Array) -> bool:
         return False
     wraps = np.abs(dx) > _WRAP * 360.0
     return bool(wraps.any()) and float(wraps.mean()) < 0.2
+
+
+def seams(x: Array, dx: Array, period: float) -> int:
+    """How many displacements of an angle that was wrapped into one period are longer than half of it; 0: it was not.
+
+    The states fill one period and never leave it, and most of these displacements lead from one end to the other.
+    """
+    low, high = float(x.min()), float(x.max())
+    if not _FILLED * period < high - low <= period:
+        return 0
+    far = np.abs(dx) > 0.5 * period
+    ends = (x + dx)[far]
+    n, across = int(far.sum()), int((np.abs(dx) > 0.75 * period).sum())
+    if across < max(3, 0.5 * n) or max(high, ends.max()) - min(low, ends.min()) > period * (1 + 1e-9):
+        return 0
+    return n
 
 
 def rounded_to(dx: Array) -> float | None:

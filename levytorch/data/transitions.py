@@ -8,8 +8,9 @@ by every selection and by censoring.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from levytorch.convert import Integers, shown
 from levytorch.data.arrays import finite_pairs, floats, integers, label, row_selection, steps
-from levytorch.data.describe import describe
+from levytorch.data.describe import describe, seams
 from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.data.store import Entry, MemoryColumns, Sink, as_tensor, digest
 from levytorch.data.thresholds import Threshold, check_censoring, threshold_at
@@ -266,24 +267,58 @@ class Transitions:
         if length == 1.0 and time == 1.0:
             return self
         units = {"x": length, "dx": length, "dt": time}
-        new = copy.copy(self)
-        if self.stored is None:
-            columns = {name: values / units.get(name, 1.0) for name, values in self._columns().items() if name in units}
-        else:
-
-            def write(sink: Sink) -> dict[str, Any]:
-                for rows in self.blocks():
-                    for name, values in self._columns().items():
-                        sink.append(name, (values[rows] / units.get(name, 1.0)).numpy())
-                return {}
-
-            new.stored = self.stored.derive({"length": length, "time": time}, write)
-            found = new.stored.columns(self._columns(), len(self), self.dim)
-            columns = {name: as_tensor(values) for name, values in found.items()}
+        changes = {
+            name: partial(torch.div, other=torch.tensor(unit, dtype=torch.float64)) for name, unit in units.items()
+        }
+        new, columns = self._changed(changes, {"length": length, "time": time})
         new.x, new.dx = columns["x"], columns["dx"]
         new.dt = (self.dt[:1] / time).expand(len(self)) if self.uniform_dt else columns["dt"]
         new._mu = None if self._mu is None else self._mu / (length if self.uniform_dt else length / time)
         return new
+
+    def unwrapped(self, period: float | Sequence[float | None] | None) -> Transitions:
+        """The same pairs, in coordinates that are angles wrapped into one period (`describe.seams`) with displacements
+        taken the short way round; the same object where there are none.
+
+        Example:
+            >>> t = Transitions([6.2, 0.05, 6.25, 3.0], [-6.15, 6.2, -6.2, 0.1], 1.0)
+            >>> [round(float(dx), 3) for dx in t.unwrapped(6.283).dx]
+            [0.133, -0.083, 0.083, 0.1]
+        """
+        periods = [period] * self.dim if period is None or isinstance(period, (int, float)) else list(period)
+        pairs = zip(self.x.reshape(len(self), -1).T, self.dx.reshape(len(self), -1).T, periods)
+        wrapped = {k: p for k, (x, dx, p) in enumerate(pairs) if p is not None and seams(x.numpy(), dx.numpy(), p)}
+        if not wrapped:
+            return self
+
+        def short_way(dx: Tensor) -> Tensor:
+            rows = dx.reshape(len(dx), -1).clone()
+            for axis, turn in wrapped.items():
+                rows[:, axis] -= turn * (rows[:, axis] / turn).round()
+            return rows.reshape(dx.shape)
+
+        new, columns = self._changed({"dx": short_way}, {"unwrapped": {str(k): p for k, p in wrapped.items()}})
+        new.dx, new._mu = columns["dx"], None
+        return new
+
+    def _changed(
+        self, changes: Mapping[str, Callable[[Tensor], Tensor]], key: Mapping[str, Any]
+    ) -> tuple[Self, dict[str, Tensor]]:
+        """A copy, and its columns after the changes: in memory, or in an entry of that key on disk where these are."""
+        new = copy.copy(self)
+        if self.stored is None:
+            own = self._columns()
+            return new, {name: change(own[name]) for name, change in changes.items() if name in own}
+
+        def write(sink: Sink) -> dict[str, Any]:
+            for rows in self.blocks():
+                for name, values in self._columns().items():
+                    sink.append(name, changes.get(name, torch.Tensor.clone)(values[rows]).numpy())
+            return {}
+
+        new.stored = self.stored.derive(dict(key), write)
+        found = new.stored.columns(self._columns(), len(self), self.dim)
+        return new, {name: as_tensor(values) for name, values in found.items()}
 
     def with_inputs(self, inputs: Tensor) -> Transitions:
         """The same pairs, in memory, with covariates (n, m) beside them."""

@@ -158,6 +158,7 @@ def data_for(recovery: Any, data: Any) -> tuple[Recovery, Chain]:
             f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
             "fitted."
         )
+    transitions = transitions.unwrapped(recovery.head.period)
     return without_covariates(recovery, transitions)[0], Chain.of(recovery, transitions)
 
 

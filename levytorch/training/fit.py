@@ -38,7 +38,7 @@ from levytorch.training.outcome import outcome, reported_head
 from levytorch.training.phases import Course, Maximise, Phase, plan_of
 from levytorch.training.phases.base import first_law
 from levytorch.training.phases.prepare import Prepare
-from levytorch.training.problem import Problem, all_data
+from levytorch.training.problem import Problem, all_data, unwrapped
 from levytorch.training.progress import ProgressLine
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import MOST_CANDIDATES
@@ -126,6 +126,8 @@ class Fit:
 
         start: the first parameters; problem: one that is posed already, of which data is a sample.
         """
+        if isinstance(data, Transitions):
+            data = unwrapped(settings.head, data)
         prepare = Prepare(data, settings, fitted, start, problem)
         s = prepare.settings
         fit = cls(s.head, s.engine, s.tail, s.law, s.density, s.seed, s.log_every)

@@ -374,6 +374,21 @@ def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -
         )
 
 
+def unwrapped(head: Any, data: Transitions) -> Transitions:
+    """The pairs with displacements taken the short way round where x is an angle that was wrapped, with a warning."""
+    pairs = data.unwrapped(head.period)
+    if pairs is not data:
+        changed = int((pairs.dx != data.dx).reshape(len(data), -1).any(dim=1).sum())
+        warnings.warn(
+            f"x is an angle wrapped into one period: {changed} displacements are taken the short way round, so that "
+            "jumps of more than half a period count as shorter ones; pass unwrapped angles if you have them, or with "
+            "a learned alpha use tail.method conditional with half a period as TRT.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+    return pairs
+
+
 def check_angles(head: Any, data: Transitions) -> None:
     """Warn where a period of 2 pi meets angles in degrees."""
     if head.dim != 1 or head.period is None or abs(head.period - 2 * np.pi) > 1e-9:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, Transitions, cutting_threshold, simulate
+from levytorch import Dynamics, Trajectories, Transitions, cutting_threshold, simulate
 from levytorch.errors import InputError
 
 DT = 1 / 40
@@ -202,3 +202,37 @@ def test_bad_selections():
         t[torch.zeros(3, dtype=torch.bool)]
     with pytest.raises(InputError, match="at least one of 1001 pairs, found none"):
         t[t.x > 1e300]
+
+
+def test_wrapped_angles_are_taken_the_short_way_round(tmp_path):
+    """As numpy.unwrap does along every series; in one coordinate of two, and of pairs that lie on disk."""
+    rng = np.random.default_rng(7)
+    walk = np.cumsum(rng.normal(scale=0.4, size=2000))
+    wrapped = np.mod(40 * walk, 360.0)
+    pairs = Transitions(wrapped[:-1], np.diff(wrapped), 1.0)
+    expected = np.diff(np.unwrap(wrapped, period=360.0))
+    np.testing.assert_allclose(pairs.unwrapped(360.0).dx, expected, atol=1e-9)
+    assert pairs.unwrapped(None) is pairs
+    assert pairs.unwrapped(400.0) is pairs  # a cell that is wider than the data
+    both = Transitions(np.stack([wrapped, walk], 1)[:-1], np.diff(np.stack([wrapped, walk], 1), axis=0), 1.0)
+    np.testing.assert_allclose(both.unwrapped((360.0, None)).dx[:, 0], expected, atol=1e-9)
+    assert torch.equal(both.unwrapped((360.0, None)).dx[:, 1], both.dx[:, 1])
+    file = tmp_path / "angles.npy"
+    np.save(file, wrapped)
+    stored = Trajectories.from_file(file, dt=1.0, on_disk=tmp_path / "store").transitions()
+    assert stored.stored is not None
+    found = stored.unwrapped(360.0)
+    assert found.stored is not None
+    np.testing.assert_allclose(found.dx, expected, atol=1e-9)
+    assert torch.equal(found.x, stored.x)
+
+
+def test_angles_that_were_not_wrapped_stay_as_they_are():
+    rng = np.random.default_rng(8)
+    walk = np.cumsum(rng.standard_cauchy(3000) * 0.05)
+    unwrapped = Transitions(walk[:-1], np.diff(walk), 1.0)
+    assert unwrapped.unwrapped(float(np.ptp(walk)) / 3) is unwrapped
+    # a series on a line in a cell that just holds it, with jumps across most of it
+    inside = np.clip(np.where(rng.random(3000) < 0.02, rng.uniform(0, 1, 3000), 0.5), 0, 1)
+    held = Transitions(inside[:-1], np.diff(inside), 1.0)
+    assert held.unwrapped(1.0) is held
