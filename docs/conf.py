@@ -36,6 +36,7 @@ suppress_warnings = ["myst.xref_missing"] if tags.has("draft") else []  # type: 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 default_role = "code"

@@ -114,7 +114,7 @@ def _unbiased_outliers(runs: Runs, literal: bool) -> Iterator[Claim]:
             yield Claim("4.2.1", *way(with_V, literal), said, f"{k} of {len(with_V)} at {n:,}", k > 0)
 
 
-def _tcf_mends_D_f(runs: Runs, literal: bool) -> Iterator[Claim]:
+def _tcf_corrects_D_f(runs: Runs, literal: bool) -> Iterator[Claim]:
     for experiment, where in (("censored_variable", "4.3"), ("censored_constant", "4.4"), ("censored_mcmc", "4.5")):
         own = runs.where(experiment=experiment, reach=None)
         with_TCF, without = own.where(arm="tcf"), own.where(arm="none")
@@ -127,7 +127,7 @@ def _tcf_mends_D_f(runs: Runs, literal: bool) -> Iterator[Claim]:
         )
         measured = f"bias {percent(other.mean(), signed=True)} → {percent(one.mean(), signed=True)} at {n:,}"
         how = way(own, literal)
-        yield Claim(where, *how, "the TCF mends D_f", measured, bool(abs(one.mean()) < abs(other.mean())))
+        yield Claim(where, *how, "the TCF corrects D_f", measured, bool(abs(one.mean()) < abs(other.mean())))
         if len(one) > 1 and len(other) > 1:
             sds = other.std(ddof=1), one.std(ddof=1)
             said = "the TCF increases the variance of D_f"
@@ -207,7 +207,7 @@ def _linear_bound(runs: Runs) -> Iterator[Claim]:
 
 
 CHECKS: tuple[Callable[[Runs, bool], Iterator[Claim]], ...] = (
-    _error_falls, _unbiased_outliers, _tcf_mends_D_f, _b_and_D_o_with_the_TCF, _sizes_needed, _value_improves,
+    _error_falls, _unbiased_outliers, _tcf_corrects_D_f, _b_and_D_o_with_the_TCF, _sizes_needed, _value_improves,
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXPERIMENTS = {"btc_first6000": "first 6000 transitions", "btc_random60000": "random 60,000 transitions"}
 ARMS = {"tcf": "with TCF", "none": "without TCF", "conditional": "conditional likelihood"}
 CAPTIONS = {
-    "btc": "Full-batch fits: orange 5000 empirical values, black their reference, green the prices seen.",
+    "btc": "Full-batch fits: orange 5000 empirical values, black their reference, green the observed prices.",
     "btc_adam": "The paper's own bands: random starts of Algorithm B.1, mean ± one standard deviation.",
 }
 # relative L2 error, its standard deviation over 8 tests, coverage (all in %), as printed in the paper

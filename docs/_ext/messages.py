@@ -68,6 +68,8 @@ def rows(found: list[tuple[str, str]], warnings: bool) -> list[str]:
     for kind, text in sorted(found, key=lambda one: one[1].lower()):
         if (kind == "LevytorchWarning") == warnings:
             what, _, remedy = text.rpartition("; ")
+            if sum(word.strip(".,:").isalpha() for word in (what or remedy).split()) < 3:
+                continue  # its text is put together elsewhere
             lines.append(f"| {cell(what or remedy)} | {cell(remedy[:1].upper() + remedy[1:]) if what else ''} |")
     return lines
 

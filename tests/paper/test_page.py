@@ -108,7 +108,7 @@ def test_report_after_a_sweep(root, tmp_path, capsys):
     shutil.copytree(root / "censored_constant", tmp_path / "sweep")
     Report().on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path / "sweep")}}}))
     printed = capsys.readouterr().out
-    assert "the TCF mends D_f" in printed
+    assert "the TCF corrects D_f" in printed
     assert "wall_seconds" in json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert {file.name for file in (tmp_path / "sweep" / "figures").iterdir()} == {
         "censored_constant.png", "censored_constant.pdf",
