@@ -294,14 +294,47 @@ def windows(pieces: list[np.ndarray], k: int) -> np.ndarray:
     return np.concatenate([x[k:] - x[:-k] for x in pieces if len(x) > k])
 
 
-def study(series: Series) -> None:
-    """All rows of one series."""
+def study(series: Series, chosen: list[str]) -> None:
+    """All rows of one series; chosen: models, or none for all; the first one is always fitted, to compare with."""
     pieces = [series.x[p] for p in series.parts[0]]
     of_data = np.array([np.subtract(*np.quantile(windows(pieces, k), [0.75, 0.25])) for k in HORIZONS])
     ends = (0.001, 0.999)
     one = np.quantile(windows(pieces, 1), ends)
-    rng = np.random.default_rng(0)
     steps = series.steps(0)
+    if not chosen or "data" in chosen:
+        study_data(series, pieces, steps, of_data)
+    judged, reference = series.judged(), None
+    for name, fit in models(series):
+        if reference is not None and chosen and name not in chosen:
+            continue
+        began = time.perf_counter()
+        try:
+            found = fit()
+        except ModuleNotFoundError as error:
+            print(f"{name}: {error}; left out")
+            continue
+        seconds = time.perf_counter() - began
+        log_p = found.log_p[judged]
+        reference = log_p if reference is None else reference
+        if chosen and name not in chosen:
+            continue
+        apart = log_p - reference
+        blocks = apart[: len(apart) // BLOCK * BLOCK].reshape(-1, BLOCK).mean(1)
+        write("series", series.name, name, "held-out", float(log_p.mean()), "", 0, seconds)
+        error = float(blocks.std(ddof=1) / math.sqrt(len(blocks)))
+        write("series", series.name, name, "held-out over the first", float(apart.mean()), error, 0)
+        moved = found.moved()
+        for k, value in zip(HORIZONS, ranges(moved) / of_data):
+            write("series", series.name, name, f"spread {k}", float(value), "", 0)
+        for end, value in zip(ends, np.quantile(moved[:, 0], ends) / one):
+            write("series", series.name, name, f"quantile {end:g}", float(value), "", 0)
+        for what, (value, std) in found.facts.items():
+            write("series", series.name, name, what, value, std, 0)
+
+
+def study_data(series: Series, pieces: list[np.ndarray], steps: np.ndarray, of_data: np.ndarray) -> None:
+    """How far the spread of the data depends on chance, and on the directions of successive steps."""
+    rng = np.random.default_rng(0)
     # spread of the data about itself, by blocks, and of data whose steps have random signs: all of the memory of size
     for model, seeds in (("data, blocks drawn", 40), ("data, random signs", 40)):
         drawn = []
@@ -318,29 +351,6 @@ def study(series: Series) -> None:
     for lag in (1, 2):
         value = float((np.sign(center[lag:]) * np.sign(center[:-lag])).mean())
         write("series", series.name, "data", f"correlation of signs, lag {lag}", value, len(center) ** -0.5)
-    judged, reference = series.judged(), None
-    for name, fit in models(series):
-        began = time.perf_counter()
-        try:
-            found = fit()
-        except ModuleNotFoundError as error:
-            print(f"{name}: {error}; left out")
-            continue
-        seconds = time.perf_counter() - began
-        log_p = found.log_p[judged]
-        reference = log_p if reference is None else reference
-        apart = log_p - reference
-        blocks = apart[: len(apart) // BLOCK * BLOCK].reshape(-1, BLOCK).mean(1)
-        write("series", series.name, name, "held-out", float(log_p.mean()), "", 0, seconds)
-        error = float(blocks.std(ddof=1) / math.sqrt(len(blocks)))
-        write("series", series.name, name, "held-out over the first", float(apart.mean()), error, 0)
-        moved = found.moved()
-        for k, value in zip(HORIZONS, ranges(moved) / of_data):
-            write("series", series.name, name, f"spread {k}", float(value), "", 0)
-        for end, value in zip(ends, np.quantile(moved[:, 0], ends) / one):
-            write("series", series.name, name, f"quantile {end:g}", float(value), "", 0)
-        for what, (value, std) in found.facts.items():
-            write("series", series.name, name, what, value, std, 0)
 
 
 # -- animals -----------------------------------------------------------------------------------------------------------
@@ -466,6 +476,7 @@ def main() -> None:
     parser.add_argument("part", choices=["series", "animals", "known", "tables"])
     for name in ("bitcoin", "euro", "buffalo"):
         parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--models", nargs="*", default=[], help="some of the rows of a table, such as memory")
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--first", type=int, default=100)
     options = parser.parse_args()
@@ -473,7 +484,7 @@ def main() -> None:
     if options.part == "series":
         for path, make in ((options.bitcoin, bitcoin), (options.euro, euro)):
             if path is not None:
-                study(make(path))
+                study(make(path), options.models)
     elif options.part == "animals":
         animals(options.buffalo)
     elif options.part == "known":
