@@ -22,6 +22,7 @@ from levytorch.policy.on_circle import CircleProblem
 from levytorch.policy.on_interval import IntervalProblem
 from levytorch.policy.on_product import ProductProblem, TorusProblem
 from levytorch.policy.value import ValueFunction
+from levytorch.policy.with_memory import memory_to_solve_with, value_with_memory
 from levytorch.spaces import Circle, Interval, Product
 
 _RESIDUAL = 1e-2  # between the points, relative to max |r|: two coarse grids can agree on an aliased reward
@@ -117,7 +118,8 @@ def solve_value(
         beyond_data: True allows a window that reaches beyond the data, which is refused otherwise.
 
     Returns:
-        A ValueFunction: `V(x)`, `V.std(x)`, `V.gradient(x)`, `V.plot()`.
+        A ValueFunction: `V(x)`, `V.std(x)`, `V.gradient(x)`, `V.plot()`. Of a fit with memory V(x) is the mean over the
+        sizes m of past steps, and `V.given(m)` is V at one of them.
 
     Example:
         >>> import torch
@@ -129,9 +131,10 @@ def solve_value(
     tolerance = positive_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
     max_modes = check_modes("max_modes", max_modes)
     beta = check_beta(beta)
-    policy = getattr(dynamics_or_recovery, "policy", None)
+    policy, given = getattr(dynamics_or_recovery, "policy", None), dynamics_or_recovery
+    with_memory = memory_to_solve_with(given, window, exterior)
     if hasattr(dynamics_or_recovery, "with_boundary"):
-        _warn_of_doubts(dynamics_or_recovery)
+        _warn_of_doubts(dynamics_or_recovery, with_memory)
         dynamics_or_recovery = dynamics_or_recovery.with_boundary()
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
@@ -140,11 +143,13 @@ def solve_value(
         dynamics_or_recovery, space, reward, beta, window=window, exterior=exterior, beyond_data=beyond_data
     )
     if n_modes is not None:
-        return problem.value(problem.solved(problem.checked(n_modes)), None, True)
-    return _refine(problem, tolerance, max_modes)
+        V = problem.value(problem.solved(problem.checked(n_modes)), None, True)
+    else:
+        V = _refine(problem, tolerance, max_modes)
+    return value_with_memory(given, V, reward) if with_memory else V
 
 
-def _warn_of_doubts(recovery: Any) -> None:
+def _warn_of_doubts(recovery: Any, with_memory: bool) -> None:
     """Warn where V.std cannot be what it seems, because of something that the fit says about itself."""
     metrics = recovery.metrics
     at_zero = metrics.get("at_zero", {})
@@ -163,7 +168,7 @@ def _warn_of_doubts(recovery: Any) -> None:
         doubts.append(
             f"the frozen law was used although its bias is not known ({metrics.get('law_reason', 'no reason given')})"
         )
-    if recovery.memory is not None:
+    if recovery.memory is not None and not with_memory:
         doubts.append("D_o and D_f depend on past steps, while V takes them at f = 1, as functions of x alone")
     if not recovery.converged:
         doubts.append("the fit has not converged")
