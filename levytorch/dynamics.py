@@ -92,7 +92,8 @@ class Dynamics:
             symmetric positive matrices [..., d, d]: Sigma Sigma^T / 2.
         alpha: half the stability index, in (0, 1); a number, or a function alpha(x). In its place jumps of another
             kind, such as `VarianceGamma(decay=1.0)`, for `simulate` and `solve_value`.
-        period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state on a line.
+        period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state or a
+            coordinate on a line.
         dim: dimension of the state.
         origin: where the cell begins.
         window: on a line, (low, high) of the states that matter (one such pair per coordinate): where a simulation
@@ -113,7 +114,7 @@ class Dynamics:
         D_o: Coefficient,
         D_f: Coefficient,
         alpha: Coefficient | TimedJumps,
-        period: float | Sequence[float] | None = 2 * math.pi,
+        period: float | Sequence[float | None] | None = 2 * math.pi,
         dim: int = 1,
         origin: float | Sequence[float] = 0.0,
         window: Sequence[Any] | None = None,
@@ -125,7 +126,9 @@ class Dynamics:
                 "coordinates of the state."
             )
         self.dim = dim
-        self.period = _cell_numbers("period", math.inf if period is None else period, dim)
+        several_periods = isinstance(period, Sequence) and not isinstance(period, str)
+        finite = [math.inf if p is None else p for p in period] if several_periods else period
+        self.period = _cell_numbers("period", math.inf if finite is None else finite, dim)
         self.origin = _cell_numbers("origin", origin, dim)
         lengths = self.period if isinstance(self.period, tuple) else (self.period,)
         if not all(p > 0 for p in lengths):

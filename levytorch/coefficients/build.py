@@ -11,6 +11,7 @@ from levytorch.coefficients.head import KNOWABLE, Head, Units, known_constants
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, MODES, AlphaLink, AlphaSpec, TemperingSpec
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.periodic_spline import PeriodicSplineHead
+from levytorch.coefficients.product import ProductHead
 from levytorch.coefficients.spline import PolynomialHead, SplineHead
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
@@ -22,6 +23,7 @@ HEADS: dict[str, type[Head]] = {
     "spline": SplineHead,
     "periodic_spline": PeriodicSplineHead,
     "polynomial": PolynomialHead,
+    "product": ProductHead,
     "mlp": MLPHead,
 }
 
@@ -46,18 +48,21 @@ OPTIONS = {
     "spline": _SPLINE | {"continuation", "free", "truncation"},
     "periodic_spline": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
     "polynomial": _SPLINE | {"degree"},
+    "product": _SHARED | _CELL | _LINE | {"n_basis", "n_basis_alpha", "truncation"},
     "mlp": _SHARED | _CELL | _LINE | _NETWORK,
 }
-LINEAR = ("fourier", "spline", "periodic_spline", "polynomial")  # heads of engine fisher
+LINEAR = ("fourier", "spline", "periodic_spline", "polynomial", "product")  # heads of engine fisher
 ON_A_LINE = ("spline", "polynomial")  # heads that have no period
-SPLINES = ("spline", "periodic_spline", "polynomial")  # 1 function, or at least 4
+SPLINES = ("spline", "periodic_spline", "polynomial", "product")  # 1 function, or at least 4
 
 
 def head_dim(config: Mapping[str, Any]) -> int | None:
     """The dimension a head's settings speak of: `dim`, or the number of periods or origins; None when they do not."""
     said = {"dim": config.get("dim")}
     window = config.get("window")
-    if isinstance(window, Sequence) and all(isinstance(w, Sequence) and not isinstance(w, str) for w in window):
+    if isinstance(window, Sequence) and all(
+        w is None or (isinstance(w, Sequence) and not isinstance(w, str)) for w in window
+    ):
         said["window"] = len(window)
     for name in ("period", "origin"):
         value = config.get(name)

@@ -110,7 +110,8 @@ class Head(nn.Module, ABC):
     """A trainable (b, D_o, D_f, alpha)(x). A head of your own needs `forward`, and a cell if it is not [0, 2 pi).
 
     For a state on a line set period = None and window = (low, high): where it is fitted; pairs that start elsewhere are
-    left out of a fit, and forward continues the coefficients as it likes.
+    left out of a fit, and forward continues the coefficients as it likes. With dim > 1 period is one number for all
+    coordinates or one per coordinate, None for those on a line, and window has a pair per coordinate.
 
     forward(x) takes float64 states (n,) and returns Coefficients(b, D_o, D_f, alpha), float64 and (n,) each, in the
     units of the data, with D_o >= 0, D_f > 0 and 0 < alpha < 1; alpha is 0-d when it does not depend on x, and learned
@@ -224,11 +225,21 @@ class Head(nn.Module, ABC):
         return x.to(torch.float64).reshape((-1,) if self.dim == 1 else (-1, self.dim))
 
     @property
+    def periods(self) -> tuple[float | None, ...]:
+        """One per coordinate; None for a coordinate on a line."""
+        return tuple(self.period) if isinstance(self.period, tuple | list) else (self.period,) * self.dim
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every coordinate has a period."""
+        return None not in self.periods
+
+    @property
     def bounds(self) -> list[tuple[float, float]]:
         """The ends of the cell, or of the window on a line, one pair per coordinate."""
-        if self.period is None:
-            return [self.window] if self.dim == 1 else list(self.window)
-        return [(origin, origin + period) for origin, period in self.extents]
+        origins = per_coordinate("origin", self.origin, self.dim)
+        windows = [self.window] if self.dim == 1 else self.window or [None] * self.dim
+        return [w if p is None else (o, o + p) for p, o, w in zip(self.periods, origins, windows)]
 
     @property
     def extents(self) -> list[tuple[float, float]]:
@@ -236,17 +247,30 @@ class Head(nn.Module, ABC):
 
         On a line the window with a margin: what is interpolated near one end must not see the other.
         """
-        if self.period is not None:
-            return [(self.origin, self.period)] if self.dim == 1 else list(zip(self.origin, self.period))
-        return [(low - _MARGIN * (high - low), (1 + 2 * _MARGIN) * (high - low)) for low, high in self.bounds]
+        origins = per_coordinate("origin", self.origin, self.dim)
+        return [
+            (o, p) if p is not None else (low - _MARGIN * (high - low), (1 + 2 * _MARGIN) * (high - low))
+            for p, o, (low, high) in zip(self.periods, origins, self.bounds)
+        ]
+
+    @property
+    def cells(self) -> list[tuple[float, float | None]]:
+        """Origin and period of every coordinate, as `group_states` folds them: None and zero on a line."""
+        origins = per_coordinate("origin", self.origin, self.dim)
+        return [(0.0, None) if p is None else (o, p) for p, o in zip(self.periods, origins)]
+
+    @property
+    def fitted_range(self) -> list[tuple[float, float]]:
+        """Where pairs must start to be fitted: in the window on a line, anywhere on a circle."""
+        return [(-math.inf, math.inf) if p is not None else ends for p, ends in zip(self.periods, self.bounds)]
 
     def clamped(self, x: Tensor) -> Tensor:
         """States where coefficients are the same: on a line those beyond the window are moved to its ends."""
-        if self.period is not None:
+        if self.repeats:
             return x
         if self.dim == 1:
             return x.clamp(*self.bounds[0])
-        return torch.stack([column.clamp(*ends) for column, ends in zip(x.unbind(-1), self.bounds)], dim=-1)
+        return torch.stack([column.clamp(*ends) for column, ends in zip(x.unbind(-1), self.fitted_range)], dim=-1)
 
     def grid(self, n: int) -> Tensor:
         """About n states spread evenly over the cell, or over the window on a line."""

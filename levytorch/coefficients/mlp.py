@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import AlphaSpec
 from levytorch.coefficients.network import NetworkHead, parameters_of_features
 from levytorch.convert import choice, switch, whole_number
@@ -93,13 +92,8 @@ class MLPHead(NetworkHead):
             self.fixed = parameters_of_features(self)
         self.start_at_order_one()
 
-    def in_units(self, units: Units) -> MLPHead:
-        new = super().in_units(units)
-        new.features = [basis.in_units(units.length) for basis in self.features]
-        return new
-
     def _network(self, outputs: int) -> nn.Sequential:
-        sizes = [self.dim * (2 * self.n_features if self.periodic else 1)] + [self.width] * self.depth
+        sizes = [self.n_inputs] + [self.width] * self.depth
         layers: list[nn.Module] = []
         for k, (a, c) in enumerate(itertools.pairwise(sizes)):
             both = nn.Linear(a, c, dtype=torch.float64), ACTIVATIONS[self.activation]()
@@ -120,8 +114,10 @@ class MLPHead(NetworkHead):
 
     def config(self) -> dict[str, Any]:
         domain: dict[str, Any] = {"period": self.period, "origin": self.origin}
+        if not self.repeats:
+            domain |= {"window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
         if self.period is None:
-            domain = {"period": None, "window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
+            del domain["origin"]
         net: dict[str, Any] = {
             "width": self.width,
             "depth": self.depth,

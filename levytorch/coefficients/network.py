@@ -18,6 +18,7 @@ from torch.func import functional_call, jacrev, vmap
 
 from levytorch.coefficients.head import Coefficients, Head, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
+from levytorch.coefficients.product import product_windows
 from levytorch.convert import shown, whole_number
 from levytorch.errors import InputError
 from levytorch.spaces.basis import FourierBasis, check_basis, per_coordinate
@@ -73,24 +74,24 @@ class NetworkHead(LinkedHead):
     def _place(self, period: Any, origin: Any, window: Any) -> None:
         """The cell or the window, and the functions of the state that a network is given."""
         dim = self.dim
-        if period is None:
-            windows = check_windows(window, dim)
-            sides = [(high - low, low) for low, high in windows]
+        periods, origins = per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)
+        if None in periods:
+            windows = check_windows(window, dim) if period is None else product_windows(periods, origins, window)
+            origins = tuple(low for low, _ in windows)
             self.window = windows[0] if dim == 1 else windows
         elif window is not None:
             raise InputError(f"window must be left out beside a period, found {shown(window)}; leave one of them out.")
-        else:
-            sides = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
-        for p, o in sides:
-            check_basis(2 * max(self.n_features, 1) + 1, p, o)
-        self.features = [FourierBasis(2 * max(self.n_features, 1) + 1, p, o) for p, o in sides]
-        self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*sides))
-        if period is None:
-            self.period = None
+        size = 2 * max(self.n_features, 1) + 1
+        for p, o in zip(periods, origins):
+            if p is not None:
+                check_basis(size, p, o)
+        self.features = [None if p is None else FourierBasis(size, p, o) for p, o in zip(periods, origins)]
+        self.origin = origins[0] if dim == 1 else origins
+        self.period = periods[0] if dim == 1 else None if period is None else periods
 
     def in_units(self, units: Units) -> Self:
         new = super().in_units(units)
-        new.features = [basis.in_units(units.length) for basis in self.features]
+        new.features = [None if basis is None else basis.in_units(units.length) for basis in self.features]
         return new
 
     def _more_parameters(self) -> None:
@@ -174,11 +175,21 @@ class NetworkHead(LinkedHead):
     def inputs(self, x: Tensor) -> Tensor:
         """What the network is given at states: (n, columns)."""
         x = self.clamped(x)
+        scaled = self._scaled(x if self.dim > 1 else x.unsqueeze(-1))
         if self.n_features == 0 or self.period is None:
-            return self._scaled(x if self.dim > 1 else x.unsqueeze(-1))
+            return scaled
         columns = [x] if self.dim == 1 else list(x.T)
-        parts = [f.rows(c.contiguous()).T[:, 1:] for f, c in zip(self.features, columns)]
+        parts = [
+            scaled[:, i : i + 1] if waves is None else waves.rows(column.contiguous()).T[:, 1:]
+            for i, (waves, column) in enumerate(zip(self.features, columns))
+        ]
         return parts[0].contiguous() if self.dim == 1 else torch.cat(parts, dim=1)
+
+    @property
+    def n_inputs(self) -> int:
+        """Columns of `inputs`."""
+        waves = self.n_features > 0 and self.period is not None
+        return sum(2 * self.n_features if waves and p is not None else 1 for p in self.periods)
 
     def _scaled(self, columns: Tensor) -> Tensor:
         scaled = [2.0 * (x - low) / (high - low) - 1.0 for x, (low, high) in zip(columns.unbind(1), self.bounds)]

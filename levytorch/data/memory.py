@@ -169,7 +169,7 @@ def follows(x: Tensor, dx: Tensor, trajectory: Tensor, periods: Tensor | None = 
     slack = 1e-9 * (x[:-1].abs() + x[1:].abs()) + 1e-12 * dx[:-1].abs()
     met = gap.abs() <= slack
     if periods is not None:
-        around = gap - periods * torch.round(gap / periods)
+        around = gap - torch.where(periods.isinf(), 0.0, periods * torch.round(gap / periods))
         met |= around.abs() <= torch.minimum(_CLOSE * periods + 1e-15 * dx[:-1].abs(), 1e-2 * periods)
     met = columns_of(met).all(0)
     return torch.cat([torch.zeros(1, dtype=torch.bool), met & (trajectory[1:] == trajectory[:-1])])

@@ -7,6 +7,7 @@ that wrapped and unwrapped angles are the same data. Under a modulation m(c) the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ class Chain(Transitions):
     Attributes:
         moved: (n[, d]), what the state moved by, where that is not dx (a modulation), else None.
         speed: (n,), the modulation m of every pair, or None.
-        periods: (d,), of the state, or None on a line.
+        periods: (d,), of the state, infinite for coordinates on a line; None where all are.
         memory, means: of a fit with memory, what it found, and the means of the sizes of past steps before every pair;
             `speed` is then that of the other covariates.
         everything: on a line, the pairs including those that start outside the window, else None.
@@ -53,8 +54,9 @@ class Chain(Transitions):
         new = cls.__new__(cls)
         new.__dict__.update(vars(free))
         space = space_of(recovery.head)
-        if space.repeats:
-            new.periods = torch.tensor([part.length for part in coordinates(space)], dtype=torch.float64)
+        lengths = [part.period or math.inf for part in coordinates(space)]
+        if min(lengths) < math.inf:
+            new.periods = torch.tensor(lengths, dtype=torch.float64)
         if free is not transitions:
             new.moved, new.speed = transitions.dx, free.dt / transitions.dt
         if memory is not None and means is not None and new.speed is not None:

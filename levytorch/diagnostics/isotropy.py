@@ -69,8 +69,7 @@ def check_isotropy(head: Head, sample: Sample) -> IsotropyCheck | None:
     y = sample.dx[core] - head(x).b * sample.dt[core].unsqueeze(-1)
     moved = (y * y).sum(1) > 0
     x, y = x[moved], y[moved]
-    line: list[Cell] = [(0.0, None)] * d
-    groups = group_states(x, line if head.period is None else head.extents)
+    groups = group_states(x, head.cells)
     index = torch.zeros(len(x), dtype=torch.int64) if groups is None else groups.index
     direction = y / y.norm(dim=1, keepdim=True)
     values = _tensor(direction)

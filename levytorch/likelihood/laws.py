@@ -59,11 +59,11 @@ class Capability:
         if head.dim > self.dimensions:
             one = "one-dimensional data" if self.dimensions == 1 else f"data of at most {self.dimensions} dimensions"
             return Missing(one, f"{head.dim} coordinates")
-        if self.on_a_cell and head.period is None and not isinstance(head, SplineHead | NetworkHead):
+        if self.on_a_cell and not head.repeats and not isinstance(head, SplineHead | NetworkHead):
             return Missing("a head with a period, or splines or a network on a line", f"a {type(head).__name__}")
-        if not self.lattice_on_a_line and head.period is None and isinstance(data, Lattice):
+        if not self.lattice_on_a_line and not head.repeats and isinstance(data, Lattice):
             return Missing("the pairs themselves on a line", "a lattice")
-        if self.on_a_cell and head.period is not None and not getattr(head, "periodic", True):
+        if self.on_a_cell and head.repeats and not getattr(head, "periodic", True):
             return Missing("a head with a period", "one without")
         if not self.alpha_of_x and head.alpha_spec.mode == "function":
             return Missing("one alpha", "alpha as a function of x (the far tail would be a mixture of powers of |dx|)")

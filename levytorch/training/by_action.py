@@ -62,7 +62,7 @@ def common_settings(transitions: Transitions, settings: FitSettings) -> tuple[Tr
     """
     if settings.plain is None:
         return transitions, settings
-    if settings.head.period is None:
+    if not settings.head.repeats:
         transitions, settings = on_the_line(transitions, settings)
     exponent = settings.tempering.learned and settings.alpha.learned
     if settings.units != "data" and not exponent:

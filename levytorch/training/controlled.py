@@ -67,7 +67,7 @@ class CellParts(EvenBins):
     def __init__(self, head: Any, count: int | None = None) -> None:
         self.dim = head.dim
         side = round((count or _COUNT[self.dim]) ** (1 / self.dim))
-        super().__init__(head.bounds, [side] * self.dim, [head.period is not None] * self.dim)
+        super().__init__(head.bounds, [side] * self.dim, [period is not None for period in head.periods])
 
     def centers(self) -> Tensor:
         """The middle of every part, (count,) or (count, d)."""

@@ -115,8 +115,8 @@ def observed_states(recovery: Any, data: Transitions | Lattice) -> Tensor:
     States on a circle are folded into one period. Those outside the window of a line were not fitted, and are left out.
     """
     x, weight = data.some_states(KEPT if recovery.dim > 1 else 200_000)
-    if recovery.period is None:
-        low, high = torch.as_tensor(recovery.head.bounds, dtype=torch.float64).T
+    if not recovery.head.repeats:
+        low, high = torch.as_tensor(recovery.head.fitted_range, dtype=torch.float64).T
         within = (x >= low) & (x <= high)
         within = within if recovery.dim == 1 else within.all(1)
         x, weight = x[within], weight[within]

@@ -153,7 +153,7 @@ def problem_of(
     if settings.has_inputs:
         assert isinstance(data, Transitions)
         data, settings = with_inputs(data, settings)
-    if settings.head.period is None:
+    if not settings.head.repeats:
         data, settings = on_the_line(data, settings)
         if isinstance(data, Transitions):
             kept = [(float(column.min()), float(column.max())) for column in data.x.reshape(len(data), -1).T]
@@ -164,7 +164,7 @@ def problem_of(
     head = starting_head(settings, guess, train, start)
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
-        differ = head.period is None or cells_differ(head, data)
+        differ = cells_differ(head, data)
         check_angles(head, data)
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)), differ=differ)
     return Problem(settings, head, guess, given, train, held_out, guessed, began, kept)
@@ -316,7 +316,7 @@ def check_head_and_data(head: Head, data: Transitions | Lattice) -> None:
                 f"the head must be on the cell of the lattice, of period {data.period} from {data.origin:g} on, found "
                 f"period {head.period} from {head.origin} on; give that period and origin, or make the lattice again."
             )
-    elif head.period is not None and not getattr(head, "periodic", True):
+    elif head.repeats and not getattr(head, "periodic", True):
         _check_window(data, head)
 
 
@@ -410,8 +410,9 @@ def check_cell(head: Any, low: Any, high: Any, *, differ: bool = True) -> None:
     """
     if head.period is None or head.is_constant or not getattr(head, "periodic", True):
         return
-    periods = per_coordinate("period", head.period, head.dim)
-    for axis, (first, last, period) in enumerate(zip(np.atleast_1d(low), np.atleast_1d(high), periods)):
+    for axis, (first, last, period) in enumerate(zip(np.atleast_1d(low), np.atleast_1d(high), head.periods)):
+        if period is None:
+            continue
         name = "x" if head.dim == 1 else f"x_{axis + 1}"
         seen, share = f"{name} runs from {first:.6g} to {last:.6g}", (last - first) / period
         if share > 1 and differ:

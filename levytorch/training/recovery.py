@@ -338,7 +338,7 @@ class Recovery(Reported):
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:
         """The recovered system, ready for simulation or policy evaluation."""
-        near = None if self.period is not None else self.head.bounds if self.dim > 1 else self.head.window
+        near = None if self.head.repeats else self.head.bounds if self.dim > 1 else self.head.window
         domain = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
         return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **domain, tempering=self.tempering)
 

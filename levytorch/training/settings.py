@@ -347,35 +347,50 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any, *, bounded: 
     name, given = _named("coefficients", coefficients)
     bounded = bounded or given.get("window") is not None
     choice("coefficients", name, ("auto", *HEADS))
-    period = given.pop("period", period)
-    line = period is None or _endless(period)
+    period = _plain_periods(given.pop("period", period))
+    line = period is None
+    product = isinstance(period, list) and None in period
     asked = given.get("n_basis", n_basis)
     constant = isinstance(asked, Integral) and asked == 1
-    if name == "auto" or (name == "fourier" and line and constant):
-        own, name = name, "spline" if line else "fourier"
+    if name == "auto" or (name == "fourier" and (line or product) and constant):
+        own, name = name, "product" if product else "spline" if line else "fourier"
         given = _of_head(own, name, given)
     if name == "spline":
-        own, name = name, "spline" if line or bounded else "periodic_spline"
+        own, name = name, "product" if product else "spline" if line or bounded else "periodic_spline"
         given = _of_head(own, name, given)
-    if name == "fourier" and line:
+    if name == "fourier" and (line or product):
         raise InputError("Fourier heads must have a period, found none; use coefficients spline, or give the period.")
+    if product and name not in ("product", "mlp"):
+        raise InputError(
+            f"coefficients must be spline or mlp where some coordinates have a period and others have none, found "
+            f"{name}; use one of these."
+        )
     if name in ON_A_LINE and not line and period != 2 * math.pi:
         raise InputError(
             f"period must be None for splines and polynomials, found {shown(period)}; use that, or coefficients "
             "fourier."
         )
     line = line or name in ON_A_LINE
-    head = {"name": name, "period": None if line else _plain_cell("period", period), **given}
+    head = {"name": name, "period": None if line else period, **given}
+    if product:
+        assert isinstance(period, list)
+        head["dim"] = len(period)
     if name in LINEAR:
         head.setdefault("n_basis", n_basis)
     return head
 
 
-def _endless(period: Any) -> bool:
-    """Whether it is one number, and that is infinite."""
-    if isinstance(period, np.ndarray | torch.Tensor):
-        return period.ndim == 0 and real_array("period", period, "pass one number, or None for a line") == math.inf
-    return isinstance(period, float) and period == math.inf
+def _plain_periods(period: Any) -> float | list[float | None] | None:
+    """One number, or a list with one per coordinate; None, or infinity, is a line."""
+    if period is None:
+        return None
+    several = isinstance(period, list | tuple)
+    numbers = [math.inf if p is None else p for p in period] if several else period
+    found = _plain_cell("period", numbers)
+    if not isinstance(found, list):
+        return None if found == math.inf else found
+    plain = [None if p == math.inf else p for p in found]
+    return None if all(p is None for p in plain) else plain
 
 
 def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from scipy.special import chdtrc
 from torch import Tensor
 
 from levytorch.coefficients import Head, initial_guess
-from levytorch.coefficients.init import Cell, Groups, Guess, group_states, randomise, thinned
+from levytorch.coefficients.init import Groups, Guess, group_states, randomise, thinned
 from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.coefficients.network import NetworkHead
 from levytorch.data import Transitions
@@ -49,6 +49,7 @@ _PLACES, _STEPS = 48, 200_000  # of a period, or states of a lattice; steps from
 _AGREES = 3.0  # standard deviations within which a count is what the core of the law says
 _AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and agreement may cost the answer
 _CENTRAL = (0.005, 0.995)  # quantiles of the states
+ANYWHERE = (-math.inf, math.inf)
 _NEAR = 0.1  # of their distance: so far beyond the central ones states are kept, which the ends of a fit rest on
 _MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little beyond the last pair
 
@@ -116,10 +117,7 @@ def starting_head(
 
 def groups_of(data: Transitions, settings: FitSettings) -> Groups | None:
     """Groups of the states of the pairs that a start is made from."""
-    line: list[Cell] = [(0.0, None)] * data.dim
-    return group_states(
-        thinned(data.x).to(torch.float64), line if settings.head.period is None else settings.head.extents
-    )
+    return group_states(thinned(data.x).to(torch.float64), settings.head.cells)
 
 
 def resolve_tail(data: Transitions | Lattice, settings: FitSettings, fit: Fitting) -> TailSettings:
@@ -225,7 +223,9 @@ def constants(settings: FitSettings, data: Transitions) -> FitSettings:
     """The same settings for constants, of all pairs, as quick as may be."""
     head = settings.head
     kind: dict[str, Any] = {"name": "fourier", "period": head.period}
-    if head.period is None:
+    if head.dim > 1 and not head.repeats and any(head.periods):
+        kind = {"name": "product", "period": list(head.periods), "origin": head.origin, "window": head.window}
+    elif head.period is None:
         kind = {"name": "spline", "period": None, "window": head.window or _around(data)}
     quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", left_open=())
     return quick.with_head({**kind, "n_basis": 1, "dim": data.dim, **head.known})
@@ -255,16 +255,16 @@ def _preliminary_CT(transitions: Transitions, settings: FitSettings, fit: Fittin
 def on_the_line(data: Pairs, settings: FitSettings) -> tuple[Pairs, FitSettings]:
     """Fills in the window and the knots of a head on a line, and leaves out the pairs that start elsewhere."""
     if settings.plain is None:
-        return data.starting_in(settings.head.bounds), settings
-    plain = dict(settings.plain)
-    given = plain.get("window")
-    if given is None:
-        ranges = [kept_range(data, axis) for axis in range(data.dim)]
+        return data.starting_in(settings.head.fitted_range), settings
+    plain, head = dict(settings.plain), settings.head
+    if plain.get("window") is None:
+        periods = head.periods if len(head.periods) == data.dim else (None,) * data.dim
+        ranges = [ANYWHERE if p is not None else kept_range(data, axis) for axis, p in enumerate(periods)]
         data = data.starting_in(ranges)
-        windows = [_widened(low, high) for low, high in ranges]
-        plain["window"] = list(windows[0]) if data.dim == 1 else [list(pair) for pair in windows]
+        windows = [None if p is not None else list(_widened(*ends)) for p, ends in zip(periods, ranges)]
+        plain["window"] = windows[0] if data.dim == 1 else windows
     else:
-        data = data.starting_in([tuple(given)] if data.dim == 1 else [tuple(pair) for pair in given])
+        data = data.starting_in(head.fitted_range)
     if plain.get("knots") == "quantiles":
         plain["knots"] = _knots(data, int(plain["n_basis"]), plain["window"])
     return data, settings if plain == settings.plain else settings.with_head(plain)
@@ -318,7 +318,7 @@ def cut_batch(batch: FullBatch, head: Head) -> FullBatch:
 
 
 def cells_differ(head: Head, transitions: Transitions) -> bool:
-    """Whether steps one period apart clearly differ, in any coordinate; the head has a period.
+    """Whether steps one period apart clearly differ, in any coordinate with a period.
 
     Pairs in the lower and in the upper half of the periods that x runs through are compared at the same place of the
     period: how many steps lie above the common median, and how many are larger than usual. Under a periodic system
@@ -327,8 +327,11 @@ def cells_differ(head: Head, transitions: Transitions) -> bool:
     stride = max(1, len(transitions) // _MOST_COMPARED)
     x, dx, dt = (v[::stride] for v in (transitions.x, transitions.dx, transitions.dt))
     x, dx = x.reshape(len(x), -1), dx.reshape(len(x), -1) / (dt / dt.mean()).sqrt()[:, None]
-    columns = zip(x.T, dx.T, head.bounds)
-    return any(_p_value((column - low) / (high - low), step) < _DIFFERENT for column, step, (low, high) in columns)
+    columns = zip(x.T, dx.T, head.cells)
+    return any(
+        period is not None and _p_value((column - origin) / period, step) < _DIFFERENT
+        for column, step, (origin, period) in columns
+    )
 
 
 def _p_value(turns: Tensor, dx: Tensor) -> float:
