@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head, LinearHead, SplineHead
+from levytorch.coefficients.product import ProductHead
 from levytorch.data import Pools, Transitions
 from levytorch.data.thresholds import Threshold
 from levytorch.diagnostics.chain import follows, starts_within
@@ -88,10 +89,12 @@ def stand_in(head: Head) -> LinearHead:
     shared |= {"tempering": head.tempering_spec, "known": head.known}
     shared["positivity_link"] = getattr(head, "positivity_link", "softplus")
     own: LinearHead
-    if head.period is None:
-        own = SplineHead(max(n, 4), head.window, **shared)
-    else:
+    if head.repeats:
         own = FourierHead(n, head.period, head.origin, **shared)
+    elif any(head.periods):
+        own = ProductHead(max(n, 4), head.periods, head.origin, head.window, **shared)
+    else:
+        own = SplineHead(max(n, 4), head.window, **shared)
     with torch.no_grad():
         c = head(head.grid(256))
     means = (float(v.mean()) for v in (*c[1:], c.tempering))

@@ -29,7 +29,7 @@ _MARGINS = {"right": 0.55, "gap_x": 1.05, "gap_y": 0.85}  # room for colour bars
 
 def cell_grid(system: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
     """Coordinates (n,), (n,) of the cell's midpoints and the points (n, n, 2)."""
-    space = space_of(getattr(system, "head", system))
+    space = getattr(system, "space", None) or space_of(getattr(system, "head", system))
     first, second = (part.grid(n).numpy() for part in coordinates(space))
     return first, second, space.grid(n)
 

@@ -21,6 +21,7 @@ from levytorch.law.jumps import jumps_in
 from levytorch.policy.checks import check_beta, circle_of, coefficients_at, torus_of
 from levytorch.policy.generator import jump_symbol
 from levytorch.policy.value import ValueFunction
+from levytorch.spaces.basis import per_coordinate
 from levytorch.spaces.torus import TorusOperator
 
 _PLANE_MODES = 256  # per coordinate, of a V that a reward in the plane is made for
@@ -63,10 +64,13 @@ class CosinePower:
 
 
 class CosineProduct:
-    """The same in the plane: the product over both coordinates, each with its period; the amplitude once."""
+    """The same in the plane: the product over both coordinates, each with its period (2 pi on a line); the amplitude
+    once.
+    """
 
     def __init__(self, period: Any, amplitude: float = 1.0, **options: Any) -> None:
-        self.factors = [CosinePower(period=length, **options) for length in np.broadcast_to(period, 2).tolist()]
+        lengths = [2 * math.pi if p is None or math.isinf(p) else p for p in per_coordinate("period", period, 2)]
+        self.factors = [CosinePower(period=length, **options) for length in lengths]
         self.amplitude = amplitude
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.coefficients.inputs import ActionBasis
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.checks import check_beta, check_modes, circle_of
-from levytorch.policy.empirical import fit_fourier
 from levytorch.policy.reward_functions import CosinePower, CosineProduct, Manufactured, PlaneManufactured, Tabulated
-from levytorch.spaces.basis import Basis, TensorBasis, fourier_basis
+from levytorch.spaces.basis import Basis, FourierBasis, TensorBasis, per_coordinate
 from levytorch.spaces.splines import SplineBasis
 
 _RIDGE = 1e-10  # of the largest number of the normal equations: functions that no pair determines are left out
@@ -79,10 +77,11 @@ def logged_reward(
 
 def _basis(transitions: Any, period: Any, origin: Any, n_basis: int) -> Basis:
     dim = transitions.dim
-    if period is not None:
-        return fourier_basis(dim, n_basis, period, origin)
-    ranges = [(float(c.min()), float(c.max())) for c in transitions.x.reshape(len(transitions), -1).T]
-    lines = [SplineBasis(n_basis, pair) for pair in ranges]
+    cells = zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim))
+    lines: list[Basis] = [
+        FourierBasis(n_basis, p, o) if p is not None else SplineBasis(n_basis, (float(c.min()), float(c.max())))
+        for c, (p, o) in zip(transitions.x.reshape(len(transitions), -1).T, cells)
+    ]
     return lines[0] if dim == 1 else TensorBasis(dim, n_basis, lines=lines)
 
 
@@ -182,16 +181,8 @@ def _cosine_power(config: Mapping[str, Any], context: RewardContext) -> Callable
 
 
 def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[..., Any]:
-    if context.actions is not None:
-        options = {"period": context.period, "origin": context.origin, "n_basis": config.get("n_basis", 11)}
-        return logged_reward(context.transitions, **options)
-    if context.period is None:
-        raise ConfigError(
-            "reward=regressed must have a period, because it is a Fourier series, found a state on a line; tabulate it "
-            "(reward=tabulated), name a function (reward=callable), or give coefficients.period."
-        )
-    basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
-    return fit_fourier(context.transitions.x, context.transitions.reward, basis)
+    n_basis = config.get("n_basis", 11 if context.dim == 1 else 5)
+    return logged_reward(context.transitions, period=context.period, origin=context.origin, n_basis=n_basis)
 
 
 class NamedReward(NamedTuple):
@@ -232,14 +223,10 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
 def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any) -> None:
     """Refuse a reward that these data have not logged, or that has no form in two dimensions."""
     name, options = _options(config)
-    of_actions = transitions is not None and getattr(transitions, "action", None) is not None
-    if (
-        dim == 2
-        and name not in ("cosine_power", "manufactured", "callable")
-        and not (name == "regressed" and of_actions)
-    ):
+    if dim == 2 and name == "tabulated":
         raise ConfigError(
-            f"reward must be cosine_power, manufactured or callable in two dimensions, found {name}; choose one."
+            "reward must be cosine_power, manufactured, regressed or callable in two dimensions, found tabulated; "
+            "choose one."
         )
     if dim == 2 and "period" in options:
         raise ConfigError(

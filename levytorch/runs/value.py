@@ -35,6 +35,7 @@ from levytorch.policy.reference import (
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Columns, Outcome, noted_doubts, write_value
+from levytorch.spaces import StateSpace, coordinates
 from levytorch.spaces.basis import FourierBasis
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.fit import fitted
@@ -265,9 +266,8 @@ def add_solved_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     context = RewardContext(recovery.period, recovery.origin, beta, truth, transitions, dim)
     reward = build_reward(config["reward"], context)
     V = solve_value(recovery, reward, beta)
-    same: dict[str, Any] = (
-        {"window": V.window} if V.period is None else {}
-    )  # on a line V depends on where its window ends
+    # on a line V depends on where its window ends
+    same: dict[str, Any] = {} if V.space.repeats else {"window": windows_of(V.space)}
     # beside errors of some per cent, a reference that is right to a hundred-thousandth is exact
     V_truth = None if truth is None else solve_value(truth, reward, beta, tolerance=_REFERENCE, **same)
     curves = write_value(outcome.directory / "value", V, {} if V_truth is None else {"V_truth": V_truth})
@@ -278,6 +278,12 @@ def add_solved_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if "V_std" in curves and "u" not in curves:
         outcome.metrics |= level_and_shape(V, curves)
     outcome.publish("value", lambda: _draw(V, V_truth, curves, outcome))
+
+
+def windows_of(space: StateSpace) -> Any:
+    """The window as `solve_value` takes it: None for coordinates with a period."""
+    windows = [None if part.repeats else part.ends for part in coordinates(space)]
+    return windows[0] if space.dim == 1 else windows
 
 
 def level_and_shape(V: Any, curves: Columns) -> dict[str, float]:
