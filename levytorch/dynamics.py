@@ -126,9 +126,8 @@ class Dynamics:
                 "coordinates of the state."
             )
         self.dim = dim
-        several_periods = isinstance(period, Sequence) and not isinstance(period, str)
-        finite = [math.inf if p is None else p for p in period] if several_periods else period
-        self.period = _cell_numbers("period", math.inf if finite is None else finite, dim)
+        lines = [math.inf if p is None else p for p in (period if isinstance(period, list | tuple) else [period])]
+        self.period = _cell_numbers("period", lines if isinstance(period, list | tuple) else lines[0], dim)
         self.origin = _cell_numbers("origin", origin, dim)
         lengths = self.period if isinstance(self.period, tuple) else (self.period,)
         if not all(p > 0 for p in lengths):

@@ -74,6 +74,4 @@ def product_windows(
             "give None for coordinates with a period."
         )
     given = [None] * dim if window is None else list(window)
-    return tuple(
-        (o, o + p) if p is not None else check_windows(w, 1)[0] for p, o, w in zip(period, origin, given)
-    )
+    return tuple((o, o + p) if p is not None else check_windows(w, 1)[0] for p, o, w in zip(period, origin, given))

@@ -35,6 +35,7 @@ from levytorch.training.reweighting import block_log_likelihoods
 from levytorch.training.selection import folds
 
 MOST = 2_000_000  # pairs that are looked at one by one
+_FAR_IN_AIC = 10.0  # a few extreme steps can make a standard error so large that it excludes nothing
 _AIC_ALIKE = 2.0  # models that AIC does not tell apart
 _CHUNK = 1 << 16
 _CLEAR = 2.0  # standard errors
@@ -359,7 +360,9 @@ def _sentence(rows: list[Row], n: float) -> str:
             f"{best.model} is preferred: {gain * n:.1f} in log-likelihood over {n:.0f} pairs to the next, "
             f"{second.model}, which is {errors:.1f} standard errors."
         )
-    simplest = min((r for r in rows if -r.difference < _CLEAR * r.difference_std or r is best), key=_parameters_of)
+    least = min(row.aic for row in rows)
+    as_good = (r for r in rows if -r.difference < _CLEAR * r.difference_std and r.aic - least < _FAR_IN_AIC)
+    simplest = min((best, *as_good), key=_parameters_of)
     return (
         f"The data cannot distinguish {best.model} and {second.model} ({gain * n:.1f} in log-likelihood, {errors:.1f} "
         f"standard errors); the simplest model that describes it as well is {simplest.model}."

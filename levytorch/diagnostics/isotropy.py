@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.coefficients.init import Cell, group_states, shape_of
+from levytorch.coefficients.init import group_states, shape_of
 from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.diagnostics.components import Check, chi_squared_sf, p_text
 from levytorch.diagnostics.sample import Sample
@@ -65,7 +65,7 @@ def check_isotropy(head: Head, sample: Sample) -> IsotropyCheck | None:
     if head.dim == 1 or head.noise is not ISOTROPIC:
         return None
     core = sample.label == 0
-    x, d = sample.x[core], head.dim
+    x = sample.x[core]
     y = sample.dx[core] - head(x).b * sample.dt[core].unsqueeze(-1)
     moved = (y * y).sum(1) > 0
     x, y = x[moved], y[moved]

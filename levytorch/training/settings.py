@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, TypedDict
 
-import numpy as np
 import torch
 
 from levytorch.coefficients import AlphaSpec, LinearHead
