@@ -135,7 +135,7 @@ def test_mlp_is_periodic():
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"name": "wavelet"}, "fourier, spline, periodic_spline, polynomial, mlp"),
+        ({"name": "wavelet"}, "fourier, spline, periodic_spline, polynomial, product, mlp"),
         ({"name": "fourier", "widht": 3}, "widht"),
         ({"name": "mlp", "width": 0}, "width"),
         ({"name": "fourier", "positivity": "relu"}, "softplus, clamp"),

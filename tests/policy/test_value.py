@@ -38,7 +38,7 @@ def test_files_of_earlier_versions(where, cls, tmp_path):
         assert loaded.n_modes == {"circle": 5, "line": 16, "plane": 4}[where]
     if cls is DataValue:
         assert (V.share, V.n_pairs) == ((0.5, 0.25), 10)
-        assert "50% of the level" in V.describe()
+        assert "50% of its level" in V.describe()
         with pytest.raises(InputError, match="must be a value function saved by levytorch"):
             ValueFunction.load(OLD / f"{where}_data.pt")
 
