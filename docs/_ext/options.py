@@ -112,7 +112,7 @@ def page() -> str:
             continue
         for file in files:
             text = file.read_text("utf-8")
-            about = heading(text) or "Settings as of the other options."
+            about = heading(text) or "The settings are those of the other options."
             lines += [f"### {group.name}={file.stem}", "", cell(about), ""]
             rows = explained(entries(text), known, f"conf/{group.name}/{file.name}")
             lines += table(rows) if rows else []

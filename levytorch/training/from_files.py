@@ -116,7 +116,7 @@ class OfFiles(Reweighting):
 def _of_lattice(files: Files, problem: Problem, sample: Transitions, job: Runner) -> Recovery:
     """A fit to the lattice of all files, and its last step over their pairs."""
     progress, head, tail = Progress(len(files.names)), problem.head, problem.settings.tail
-    window = None  # of a line: the states of the sample but for excursions, as for pairs in this process
+    window = None  # of a line: the central states of the sample, as for pairs in this process
     if head.period is None:
         window = (float(problem.pairs.x.min()), float(problem.pairs.x.max()))
     making: dict[str, Any] = {

@@ -271,7 +271,7 @@ def on_the_line(data: Pairs, settings: FitSettings) -> tuple[Pairs, FitSettings]
 
 
 def kept_range(data: StatesOfData, axis: int = 0) -> tuple[float, float]:
-    """All states, but for excursions: those far beyond 99 % of the others."""
+    """All states except those far beyond 99 % of the others."""
     low, first, last, high = data.quantiles_of_states((0.0, *_CENTRAL, 1.0), axis)
     near = _NEAR * (last - first)
     return max(low, first - near), min(high, last + near)
