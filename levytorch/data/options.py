@@ -53,7 +53,7 @@ class TimeUnits(NamedTuple):
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How a .npz, .npy, .csv, .tsv or .parquet file is read.
+    """How `Trajectories.from_file` reads a file. Pass these options to it, or to `from_frame`, by their names.
 
     Args:
         layout: of a table. "long": one row per observation. "wide": one column per trajectory, one row per time.
@@ -66,27 +66,32 @@ class FileOptions:
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
         action: the column of the action held from each observation to the next, text or numbers (not with on_disk); two
-            columns of numbers are a vector. Default: action, or action1 and action2, if there are such. Of a file
-            with dates also time_of_day (hours) and time_of_week (days from Monday on), in UTC, for a modulation.
+            columns of numbers are a vector. Default: action, or action1 and action2, if they exist. If the file has
+            dates also time_of_day (hours) and time_of_week (days from Monday), in UTC, for a modulation.
         terminal: the column that holds, at the last row of an episode that ended, the value of the state it ended in,
             and is empty elsewhere (not with on_disk). Default: terminal if there is one.
-        dt: instead of times, the time between two observations; or the column that says so. A file that has times too
-            is refused where they disagree with it.
+        dt: instead of times, the time between two observations, or a column that holds it in every row. If the file has
+            times, too, both must agree. Default: dt if there is such a column.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day, week or year (of 365.25 days). Required for
             dates.
-        time_in: the unit that a column of times or of dt is in, when it holds numbers; with time_unit, converts it.
-        time_format: how to read dates, such as "%d.%m.%Y %H:%M".
+        time_in: the unit of a column of times or of dt that holds numbers; it is converted to time_unit.
+        time_format: the format of dates that do not begin with the year, such as "%d.%m.%Y %H:%M". 03/04/2024 is never
+            guessed, and 20240403 needs "%Y%m%d".
         log: take the logarithm of x (prices).
-        max_dt: pairs further apart (in time_unit) are gaps, left out of transitions() and counted. Default: what the
-            file says, a constant column or a number max_dt (`to_file` writes it), else no limit.
+        max_dt: pairs further apart (in time_unit) are gaps, left out of transitions() and counted. Default: the max_dt
+            of the file (`to_file` writes one), else no limit.
         missing: "error", or "drop": rows without a value are left out and counted; the pair across has its own, longer
             dt.
         sort: sort each trajectory by time instead of refusing unsorted ones.
         short: "error", or "drop": trajectories with a single point are left out and counted.
         separator: of a .csv; by default the one that its first line uses (comma, tab, semicolon or bar).
-        decimal: of a .csv: "." or "," (or "comma").
+        decimal: of a .csv: "." or "," (or "comma"), as in 3,14. A separator of thousands is refused.
         on_disk: a directory for data larger than memory (.parquet, .npy, .npz): points and pairs are kept there and
-            mapped, not loaded; what is there already is used again. Rows of a table must be in order.
+            mapped, not loaded; existing entries are used again. Rows of a table must be in order.
+
+    Example:
+        >>> FileOptions(time="date", time_unit="h", max_dt=2.0).missing
+        'error'
     """
 
     layout: str = "long"
