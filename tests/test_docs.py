@@ -27,6 +27,7 @@ import pytest
 import torch
 
 import levytorch
+from levytorch.diagnostics import verdicts
 from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
@@ -391,6 +392,12 @@ SKIPPED = "# doctest: +SKIP"  # an example that needs a file or a cluster of the
 def of_the_reference(name: str) -> object:
     place, _, short = name.rpartition(".")
     return getattr(importlib.import_module(f"levytorch.{place}" if place else "levytorch"), short)
+
+
+def test_the_page_on_alarms_has_every_alarm():
+    raised = {alarm for group in verdicts._TESTS.values() for alarm in group}
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "reference" / "alarms.md").read_text("utf-8"), re.M)
+    assert raised | {*verdicts._SEVERE, *verdicts._SAME} <= set(listed)
 
 
 def test_the_reference_has_every_public_name():
