@@ -1,4 +1,5 @@
-"""The half-lives of a memory by profile likelihood: constants are fitted with a clock of log m for every candidate.
+"""The half-lives of a memory by profile likelihood: constants are fitted with a clock of log m for every candidate, and
+of the covariate that the fit has beside it.
 
 The same pairs are compared for all candidates: those for which the slowest one has filled. One time scale is a
 candidate of a ladder with steps of two, refined by parabolas in log h. A second and a third are added where each
@@ -96,9 +97,12 @@ class Profile:
 
     def _fit(self, half_lives: tuple[float, ...], settings: FitSettings) -> float:
         pairs = self.pairs
+        columns = [] if settings.modulation is None else [covariate_of(pairs).unsqueeze(1)]
         if half_lives:
             rule = self.rule.with_half_lives(half_lives)
-            pairs, settings = pairs.with_inputs(rule.inputs(pairs)[0]), replace(settings, memory=rule)
+            columns, settings = [*columns, rule.inputs(pairs)[0]], replace(settings, memory=rule)
+        if columns:
+            pairs = pairs.with_inputs(torch.cat(columns, dim=1))
         pairs = pairs[self.filled]
         head = linear(starting_head(settings, self.guess, pairs))
         units = self.guess.units if settings.units == "data" else Units()
@@ -161,7 +165,7 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
     """The rule whose half-lives are the most likely ones, and the profile that has shown it."""
     dt, some = data.median_dt, _some(data)
     ladder = [dt * 2.0**k for k in _LADDER if dt * 2.0**k <= _typical_duration(data) / _TRAJECTORY] or [2.0 * dt]
-    quick = constants(replace(settings, modulation=None, memory=None, law="frozen"), data)
+    quick = constants(replace(settings, memory=None, law="frozen"), data)
     period = settings.head.period
     profile = Profile(some, Memory.of(data, [ladder[-1]], period), quick)
     best: tuple[float, ...] = (max(ladder, key=lambda h: profile.log_likelihood([h])),)
