@@ -35,9 +35,10 @@ import torch
 from numba import njit
 from scipy import stats
 
-from levytorch import LevyStep, Recovery, Trajectories, log_density, recover
+from levytorch import LevyStep, Recovery, Trajectories, diagnose, log_density, recover
 from levytorch.coefficients.clock import ClockedHead
 from levytorch.data.memory import CAP
+from levytorch.errors import InputError
 from levytorch.training.inputs import with_inputs_of
 
 RESULTS = Path(__file__).parent / "results" / "real_data.csv"
@@ -354,34 +355,38 @@ def study_data(series: Series, pieces: list[np.ndarray], steps: np.ndarray, of_d
 
 
 # -- animals -----------------------------------------------------------------------------------------------------------
-def animals(path: Path) -> None:
-    """Fits in the plane, in km and hours, and how far long paths of the fit stay from the middle."""
+def animals(path: Path, chosen: list[str]) -> None:
+    """Fits in the plane, in km and hours: how far long paths of the fit spread, and whether the checks object."""
     table = pl.read_csv(path)
+    fits: dict[str, dict[str, Any]] = {"tempered": {}, "mean": {"drift": "mean"}, "memory": {"memory": 6.0}}
     for (name,), own in table.group_by("id", maintain_order=True):
+        if chosen and name not in chosen:
+            continue
         t, first = np.unique(own["t"].to_numpy() / HOUR, return_index=True)
         x = np.stack([own[c].to_numpy()[first] / 1000 for c in ("x", "y")], 1)
         x = x - np.median(x, 0)
-        track = Trajectories.from_arrays([x], times=[t - t[0]], max_dt=1.5)
-        of_data = np.sqrt(np.abs(ranges(x)).prod())
-        for model, options in (("tempered", {}), ("memory", {"memory": [6.0, 24.0]})):
+        track = Trajectories.from_arrays([x], times=[t - t[0]], max_dt=4.0)
+        of_data = ranges(x)
+        settings = {"alpha": "learn", "tempering": "learn", "D_o": 0.0, "period": None, "n_basis": 5, "law": "frozen"}
+        for model, options in fits.items():
             began = time.perf_counter()
             try:
-                found = recover(
-                    track, alpha="learn", tempering="learn", D_o=0.0, period=None, n_basis=5, law="frozen",
-                    engine="evidence", **options,
-                )  # fmt: skip
-            except Exception as error:  # a fit that is refused is a row too
-                print(name, model, type(error).__name__, error)
+                found = recover(track, **settings, engine="evidence", **options)
+            except InputError as error:
+                print(name, model, error)
                 continue
+            seconds = time.perf_counter() - began
             begins = x[np.random.default_rng(0).integers(len(x), size=400)]
             dt = found.memory.rule.dt if found.memory is not None else 1.0
             paths = found.simulate(400, 1000, dt, x0=begins, seed=0).to_array()
-            ratio = float(np.sqrt(ranges(paths[:, -1]).prod()) / of_data)
-            seconds = time.perf_counter() - began
-            gained = found.log_likelihood / found.nobs
-            write("animals", str(name), model, "log-likelihood per pair", gained, "", 0, seconds)
+            ratio = float(np.sqrt((ranges(paths[:, -1]) / of_data).prod()))
+            likely = found.log_likelihood / found.nobs
+            told = diagnose(found, track, checks=("predictive",), max_pairs=5000)
+            write("animals", str(name), model, "log-likelihood per pair", likely, "", 0, seconds)
+            write("animals", str(name), model, "pairs", float(found.nobs), "", 0)
             write("animals", str(name), model, "spread after 1,000 steps", ratio, "", 0)
             write("animals", str(name), model, "converged", float(found.converged), "", 0)
+            write("animals", str(name), model, "alarms", float(len(told.alarms)), "", 0)
 
 
 # -- known memory ------------------------------------------------------------------------------------------------------
@@ -446,12 +451,17 @@ def tables() -> None:
             print(f"| {model} | {over} | {ends} | {' | '.join(spreads)} |")
     names = dict.fromkeys(r["series"] for r in rows if r["part"] == "animals")
     if names:
-        print("\n| animal | gain of the memory per pair | spread, without memory | with memory |\n|---|---|---|---|")
+        print(
+            "\n| animal | log-likelihood per pair | with mean | with memory | spread | with mean | with memory | alarms |"
+        )
+        print("|---|---|---|---|---|---|---|---|")
     for name in names:
-        of = {m: at.get((name, m, "spread after 1,000 steps"), {}).get("value", "") for m in ("tempered", "memory")}
-        likely = [at.get((name, m, "log-likelihood per pair"), {}).get("value") for m in ("tempered", "memory")]
-        gain = "" if None in likely else f"{float(likely[1]) - float(likely[0]):+.3f}"  # type: ignore[arg-type]
-        print(f"| {name} | {gain} | {of['tempered']} | {of['memory']} |")
+        cells = []
+        for what in ("log-likelihood per pair", "spread after 1,000 steps", "alarms"):
+            values = [at.get((name, model, what), {}).get("value", "nan") for model in ("tempered", "mean", "memory")]
+            shown = [f"{float(v):.0f}" if what == "alarms" else f"{float(v):.2f}" for v in values]
+            cells += [", ".join(shown)] if what == "alarms" else shown
+        print(f"| {name} | {' | '.join(cells)} |")
     simulated = [r for r in rows if r["part"] == "known"]
     if not simulated:
         return
@@ -476,7 +486,9 @@ def main() -> None:
     parser.add_argument("part", choices=["series", "animals", "known", "tables"])
     for name in ("bitcoin", "euro", "buffalo"):
         parser.add_argument(f"--{name}", type=Path)
-    parser.add_argument("--models", nargs="*", default=[], help="some of the rows of a table, such as memory")
+    parser.add_argument(
+        "--models", nargs="*", default=[], help="some of the rows of a table, such as memory or an animal"
+    )
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--first", type=int, default=100)
     options = parser.parse_args()
@@ -486,7 +498,7 @@ def main() -> None:
             if path is not None:
                 study(make(path), options.models)
     elif options.part == "animals":
-        animals(options.buffalo)
+        animals(options.buffalo, options.models)
     elif options.part == "known":
         known(range(options.first, options.first + options.seeds))
     else:
