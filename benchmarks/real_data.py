@@ -437,8 +437,8 @@ def tables() -> None:
         rows = list(csv.DictReader(file))
     at = {(r["series"], r["model"], r["quantity"]): r for r in rows if r["part"] != "known"}
     for name in dict.fromkeys(r["series"] for r in rows if r["part"] == "series"):
-        print(f"\n{name}:\n")
-        print("| model | held-out log-likelihood per pair, over GARCH-t | 0.1, 99.9 % | 1 | 10 | 30 | 100 steps |")
+        print(f"\n### {name}\n")
+        print("| model | held-out, over GARCH-t | quantiles | 1 step | 10 | 30 | 100 |")
         print("|---|---|---|---|---|---|---|")
         for model in dict.fromkeys(r["model"] for r in rows if r["series"] == name and r["model"] != "data"):
             row = {q: at[name, model, q] for (s, m, q) in at if (s, m) == (name, model)}
@@ -451,9 +451,7 @@ def tables() -> None:
             print(f"| {model} | {over} | {ends} | {' | '.join(spreads)} |")
     names = dict.fromkeys(r["series"] for r in rows if r["part"] == "animals")
     if names:
-        print(
-            "\n| animal | log-likelihood per pair | with mean | with memory | spread | with mean | with memory | alarms |"
-        )
+        print("\n| animal | log-likelihood per pair | mean | memory | spread | mean | memory | alarms of each |")
         print("|---|---|---|---|---|---|---|---|")
     for name in names:
         cells = []

@@ -164,7 +164,9 @@ def _details(metrics: Mapping[str, Any]) -> list[str]:
         details.append(f"The covariate multiplies D_o and D_f by {low:.3g} to {high:.3g}.")
     if "memory" in metrics:
         found = ", ".join(f"{h:.3g}" for h in metrics["memory"]["rule"]["half_lives"])
-        details.append(f"D_o and D_f depend on the size of past steps, with half-lives {found}.")
+        said = f"D_o and D_f depend on the size of past steps, with half-lives {found}"
+        low, high = metrics["memory"].get("f", (1.0, 1.0))
+        details.append(f"{said}; f is {low:.3g} to {high:.3g} (5 and 95 % of the pairs).")
     if "seconds" in metrics:
         details.append(f"The fit took {metrics['seconds']:.1f} s.")
     return [folded("Details of the fit", paragraph(" ".join(details)))] if details else []

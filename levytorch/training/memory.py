@@ -359,7 +359,14 @@ def level_sentence(moved: float) -> str:
 
 
 def with_level(recovery: Recovery) -> None:
-    """Find out where the chain of a fit with memory settles, and warn where that is far from the data."""
+    """Find out where the chain of a fit with memory settles, and warn where that is far from the data.
+
+    Also the range of f, between its 5 and 95 % quantiles over the data.
+    """
+    memory = recovery.memory
+    assert memory is not None
+    f = memory.f(torch.tensor(memory.rule.levels, dtype=torch.float64)).reshape(-1)
+    recovery.metrics["memory"]["f"] = [float(torch.quantile(f, level)) for level in (0.05, 0.95)]
     moved = recovery.metrics["memory"]["level"] = level_moved(recovery)
     if abs(moved) > _MOVED:
         warnings.warn(

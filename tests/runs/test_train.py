@@ -63,6 +63,32 @@ def finished(tmp_path_factory):
     return place, done.stdout
 
 
+@pytest.mark.long
+def test_a_memory_and_the_mean_of_a_step(tmp_path):
+    """Settings of a run, to its report and to a recovery that simulates."""
+    rng = np.random.default_rng(0)
+    sizes = np.exp(np.convolve(rng.standard_normal(1700), 0.9 ** np.arange(100), "valid") / 3)
+    x = np.concatenate([[0.0], np.cumsum(sizes * rng.standard_normal(len(sizes)))])
+    rows = "\n".join(f"{t},{v}" for t, v in enumerate(x))
+    (tmp_path / "x.csv").write_text(f"t,x\n{rows}\n")
+    place = tmp_path / "run"
+    settings = [
+        "data=file",
+        f"data.path={tmp_path / 'x.csv'}",
+        "data.time=t",
+        "data.value=x",
+        "alpha=0.7",
+        "tempering=1",
+    ]
+    head = ["coefficients=spline", "coefficients.n_basis=4", "tail=none", "trainer.progress=false", "beta=null"]
+    train(*settings, *head, "memory=[5.0]", "drift=mean", out=place)
+    metrics = json.loads((place / "metrics.json").read_text())
+    assert metrics["drift"] == "mean"
+    assert metrics["memory"]["f"][0] < 0.8 < 1.2 < metrics["memory"]["f"][1]
+    assert "half-lives 5; f is" in (place / "report.html").read_text()
+    assert Recovery.load(place / "recovery.pt").simulate(2, 3, x0=0.0).to_array().shape == (2, 4)
+
+
 def test_a_run_leaves_everything(finished):
     place, said = finished
     for name in (

@@ -109,6 +109,30 @@ def test_paths_begin_with_the_means_of_the_data(x, found):
     assert 0.8 < float(m.std() / own.std()) < 1.25
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"period": 40 * math.pi, "n_basis": 3},
+        {"tail": {"CT": 4.0, "TRT": 8.0, "method": "conditional"}},
+        {"law": "simulated"},
+        {"engine": "lbfgs"},
+    ],
+)
+def test_with_everything_else(x, options):
+    """A circle, lost tails, another law and another engine: the exponent is the same within errors."""
+    found = recover(x[:3001], **SETTINGS | options, memory=HALF_LIFE)
+    assert abs(found.memory.exponents[0] - EXPONENT) < 3 * found.memory.exponents_std[0]
+
+
+def test_in_the_plane():
+    """Two coordinates share m, the mean length of the steps."""
+    both = np.stack([path(1500, 3), path(1500, 4)], 1)
+    found = recover(both[None], **SETTINGS | {"period": [200.0, 200.0]}, memory=HALF_LIFE)
+    memory = found.memory
+    assert memory.exponents[0] > 3 * memory.exponents_std[0]
+    assert found.simulate(3, 5, x0=[[0.0, 0.0]] * 3).to_array().shape == (3, 6, 2)
+
+
 def test_a_chain_that_does_not_stay_is_named(found):
     """With a far larger exponent the sizes of steps collapse or explode."""
     again = copy.deepcopy(found)
