@@ -51,7 +51,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def save_tensors(content: Any, target: Path) -> None:
-    """torch.save, or safetensors where the name ends so, whole or not at all.
+    """torch.save, or safetensors where the name ends so, complete or absent.
 
     A full disk is an OutputError: torch's own writer would not say which it is.
     """

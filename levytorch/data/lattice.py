@@ -314,7 +314,7 @@ class Lattice(Tables):
         return _unpickled, (content | tables,)
 
     def save(self, path: str | Path) -> None:
-        """Write a .npz file, or a .safetensors file for exchange with other programs; whole or not at all."""
+        """Write a .npz file, or a .safetensors file for exchange with other programs; complete or absent."""
         save_lattice(self, path)
 
     @classmethod

@@ -3,7 +3,7 @@ on.
 
 A store is a directory of entries. An entry is named after what it was made from (the source file with its size and time
 of change, the options, the steps since), so that a resumed run or another process finds it instead of making it again.
-It is built under a temporary name and renamed: an entry is there whole or not at all. Mapped pages belong to the file,
+It is built under a temporary name and renamed: an entry is there complete or absent. Mapped pages belong to the file,
 not to the process: the operating system drops them when memory is short.
 """
 

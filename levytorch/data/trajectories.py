@@ -309,9 +309,9 @@ class Trajectories:
         )
 
     def to_file(self, path: str | Path) -> None:
-        """To a .npz, .csv, .tsv, .parquet or .feather file that `from_file(path)` reads back exactly.
+        """Write a .npz, .csv, .tsv, .parquet or .feather file, which `from_file(path)` reads back exactly.
 
-        It appears whole or not at all.
+        The file is complete or absent.
         """
         file = path_of(path)
         suffix = file.suffix.lower()
@@ -361,7 +361,7 @@ class Trajectories:
         return pairs
 
     def blocks(self, size: int) -> Iterator[Points]:
-        """All points, so many steps at a time: each block ends with the point that the next one begins with."""
+        """All points in blocks of some steps: each block ends with the point that the next one begins with."""
         for low in range(0, len(self.x) - 1, size):
             rows = slice(low, low + size + 1)
             columns: dict[str, Any] = {

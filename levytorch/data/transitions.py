@@ -484,12 +484,12 @@ class Transitions:
         return self if not lost else self._take(torch.from_numpy(keep), {OUTSIDE: lost})
 
     def some_states(self, most: int) -> tuple[Tensor, Tensor]:
-        """Every so many-th state, and its weight; at most about so many."""
+        """States spread evenly over the data, at most about `most`, and the weight of each."""
         x = self.x[:: max(1, len(self) // most)]
         return x, torch.ones(len(x))
 
     def describe(self) -> str:
-        """A page of facts: counts, dt, quantiles of dx, and every pair that was dropped, with the reason."""
+        """A summary as text: counts, dt, quantiles of dx, and the numbers of dropped pairs by reason."""
         return describe(self)
 
     def __repr__(self) -> str:

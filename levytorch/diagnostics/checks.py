@@ -59,7 +59,7 @@ def diagnose(
         checks: which of "fit", "jumps", "step_size", "predictive", "tails" (of a fit with the TCF: were tails lost at
             the same rate in all states), "time" and "trajectories" (is the law the same throughout), and "laws" (a
             table of laws on the same pairs).
-        max_pairs: at most so many pairs are looked at, in blocks drawn at random, so that the cost does not grow with
+        max_pairs: at most this many pairs are used, in blocks drawn at random, so that the cost does not grow with
             the data.
         seed: of that choice and of the draws from the fitted law.
 

@@ -34,7 +34,7 @@ from levytorch.training.resampling import refitting
 from levytorch.training.reweighting import block_log_likelihoods
 from levytorch.training.selection import folds
 
-MOST = 2_000_000  # pairs that are looked at one by one
+MOST = 2_000_000  # pairs that are used one by one
 _FAR_IN_AIC = 10.0  # a few extreme steps can make a standard error so large that it excludes nothing
 _AIC_ALIKE = 2.0  # models that AIC does not tell apart
 _CHUNK = 1 << 16
@@ -331,7 +331,7 @@ class ComparedModel:
 
     name: str
     blocks: Tensor  # (n_blocks,) log-likelihoods
-    total: float  # of the data a fit has seen, for AIC
+    total: float  # of the data that a fit used, for AIC
     parameters: float
 
 

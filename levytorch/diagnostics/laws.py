@@ -37,7 +37,7 @@ from levytorch.training.recovery import Recovery
 from levytorch.training.selection import N_FOLDS
 
 _STEP = 1e-4  # of a parameter, for scores by differences
-MOST = 8_000  # pairs that are looked at
+MOST = 8_000  # pairs that are used
 FEWEST = 200
 _COST = {1: 1, 2: 8, 3: 4}  # of the tempered law in d dimensions, in fewer pairs
 _RATES = (0.5, 3.0, 10.0)  # per largest step: where a tempering may start

@@ -1,4 +1,4 @@
-"""The pairs that are looked at, where the law is asked for them, and their probability integral transform.
+"""The pairs that a check uses, where the law is evaluated for them, and their probability integral transform.
 
 Pairs: all, or blocks of neighbours drawn at random, so that the cost stays bounded. The region follows how the fit
 treated the tails:
@@ -111,8 +111,8 @@ class Sample:
     """Pairs inside a region. `previous`: index here of the pair that ended where this one begins, -1 if there is none.
 
     `trajectory`, `place`: the trajectory of each pair, and how many pairs of the data came before it there.
-    `dt` is (n,); `share`: how much of the data was looked at; `total`: pairs of the data inside the region (an
-    estimate when not all were looked at).
+    `dt` is (n,); `share`: how much of the data is used; `total`: pairs of the data inside the region (an
+    estimate if not all are used).
     """
 
     x: Tensor

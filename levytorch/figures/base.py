@@ -256,7 +256,7 @@ def _svg(fig: Figure, box: Any) -> bytes:
 def save(
     fig: Figure, path: str | os.PathLike[str], *, dpi: int = DPI, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
-    """Write a figure to files; each appears whole or not at all.
+    """Write a figure to files; each appears complete or absent.
 
     Args:
         fig: the figure.

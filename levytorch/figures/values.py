@@ -61,7 +61,7 @@ def value_bands(
 ) -> tuple[Figure, list[Axes]]:
     """V of every group (upper panel) and its difference to the reference (lower panel, when there is one).
 
-    samples: empirical values (x, V) as dots; support: the range of the data that was seen; observed: the parts of the
+    samples: empirical values (x, V) as dots; support: the range of the data; observed: the parts of the
     cell with data. Both are shaded: the rest is extrapolation.
     """
     entries = len(bands) + 1 + len(baselines or {}) + (samples is not None) + bool(observed or support)

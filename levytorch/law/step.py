@@ -277,8 +277,8 @@ class LevyStep(Distribution):
     def entropy(self) -> Tensor:
         """-E log p, by quadrature over the distance r from the center; differentiable like log_prob.
 
-        In v = log r the integrand falls off exponentially on both sides, which the trapezoidal rule likes: steps are
-        halved until the sum stands still to 1e-10.
+        In v = log r the integrand falls off exponentially on both sides, so that the trapezoidal rule converges fast:
+        steps are halved until the sum changes by less than 1e-10.
         """
         last: Tensor | None = None
         for n in _NODES:

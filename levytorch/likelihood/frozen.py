@@ -68,7 +68,7 @@ class FrozenLaw(Law):
 
 
 def rate(c: Coefficients) -> Tensor | float:
-    """The tempering as the law takes it: the number zero where there is none, for which the law has its tables.
+    """The tempering as the law takes it: the number zero if there is none, for which the law has its tables.
 
     Values are not read from other devices, which would have to be waited for.
     """

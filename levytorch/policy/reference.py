@@ -179,7 +179,7 @@ class EmpiricalComparison:
     """The values of all observations of a file and the curves that V stands beside.
 
     The paper's sum dt sum_j exp(-beta j dt) r_j exceeds the integral that V is by beta dt / 2 whatever the states do;
-    `exact` integrates the discount exactly and is free of that. `crl`, the model-free baseline, has seen what V was
+    `exact` integrates the discount exactly and is free of that. `crl`, the model-free baseline, uses what V was
     fitted to; it is None when that is everything, as it would be the reference itself.
     """
 
@@ -252,7 +252,7 @@ def compare_with_data(
 ) -> EmpiricalComparison:
     """Empirical values of all trajectories and the curves made of them.
 
-    chosen: rows of the transitions of `trajectories` that the fit has seen (None: all). window: the interval of the
+    chosen: rows of the transitions of `trajectories` that the fit used (None: all). window: the interval of the
     errors; None: from the smallest to the largest state that has a value. options: those of `empirical_values`.
     """
     held = empirical_reference(trajectories, reward, beta, basis, **options)

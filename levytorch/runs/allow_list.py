@@ -1,6 +1,6 @@
 """What a run directory from someone else may say: its settings, what may be built from them, where it may write.
 
-Settings are data. Every stored override is looked at by itself (`objection`), then the whole configuration, resolved
+Settings are data. Every stored override is checked by itself (`objection`), then the whole configuration, resolved
 once (`check_resumed`); what it names is built from a list (`build`), not by hydra, which would resolve strings and
 import names once more. Names that are not on the list are built only where the user's own command line repeats them.
 """

@@ -1,7 +1,7 @@
 """A run directory as a place to write: claimed by one process, never written over, put in place when it is complete.
 
 The claim is an operating system lock, which ends with the process however that ends. Every file in it is written by
-`levytorch.files`, whole or not at all.
+`levytorch.files`, complete or absent.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def remove_unused(directory: Path, *, resumed: bool) -> bool:
 
 
 def write_record(directory: Path, config: Any, overrides: Sequence[str], *, new: bool) -> None:
-    """What a training run was started with: run.json for going on, .hydra/ for reading. Each whole or not at all."""
+    """What a training run was started with: run.json for going on, .hydra/ for reading. Each complete or absent."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 

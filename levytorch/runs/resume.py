@@ -1,6 +1,6 @@
 """Going on in a run directory, which may come from someone else (`allow_list.py` says what it may hold).
 
-Its overrides are taken over one by one, each looked at first, and its checkpoints load with weights-only semantics.
+Its overrides are checked and taken over one by one, and its checkpoints load with weights-only semantics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Messages in the syntax of the command line.
 
-The library speaks to those who call it from Python: "pass missing='drop'". Who has written data.missing=error in a
+Messages of the library are written for Python: "pass missing='drop'". A user who wrote data.missing=error in a
 shell reads data.missing=drop instead.
 """
 

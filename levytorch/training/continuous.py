@@ -169,7 +169,7 @@ class ContinuousRecovery(CountedActions):
     def under(self, policy: Any) -> ClosedLoop:
         """The closed loop of a policy x -> action, one action, "uniform" or "behaviour": a Recovery for `solve_value`.
 
-        Actions outside of the logged range are refused: a polynomial says nothing there.
+        Actions outside the logged range are refused, because a polynomial does not extrapolate.
         """
         pi = self.policy(policy)
         thin = self._told_extrapolation(pi, "with actions near its own")
@@ -224,7 +224,7 @@ class ContinuousRecovery(CountedActions):
         return ControlledDynamics(self.b, self.D_o, self.D_f, self.alpha, **shared)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write plain tensors and numbers; the file appears whole or not at all."""
+        """Write plain tensors and numbers; the file is complete or absent."""
         target = path_of(path)
         numbers = {"log_likelihood": self.log_likelihood, "converged": self.converged, "metrics": self.metrics}
         tensors = {"theta": self.head.flat(), "covariance": self.covariance, "counts": self.counts}
@@ -235,7 +235,7 @@ class ContinuousRecovery(CountedActions):
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> ContinuousRecovery:
-        """What `save` wrote; refuses what does not go together."""
+        """From what `save` wrote; inconsistent content is refused."""
         plain = content["head"]
         theta = stored_theta(content["theta"])
         of_states = stored_head(plain["of_states"], theta.numel())

@@ -147,7 +147,7 @@ class CountedActions(Reported):
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> Self:
-        """What `save` wrote; refuses what does not go together."""
+        """From what `save` wrote; inconsistent content is refused."""
         raise NotImplementedError
 
     def centers(self) -> Tensor:
@@ -155,7 +155,7 @@ class CountedActions(Reported):
         return self.cell_parts.centers()
 
     def held_actions(self) -> dict[str, Any]:
-        """Actions by name, of which the report speaks: all labels, or the ends and the middle of a scale."""
+        """The actions that the report shows, by name: all labels, or the ends and the middle of a scale."""
         raise NotImplementedError
 
     def coefficient_estimates(self, level: float, truth: Any) -> list[Estimate]:
@@ -288,7 +288,7 @@ class ControlledRecovery(CountedActions):
 
     @property
     def log_likelihood(self) -> float:
-        """Of all pairs; what sharing has cost is taken off in its quadratic approximation."""
+        """Of all pairs, minus the loss from shared coefficients in its quadratic approximation."""
         return sum(found.log_likelihood for found in self.recoveries) - 0.5 * self.metrics.get("shared/chi2", 0.0)
 
     @property
@@ -300,7 +300,7 @@ class ControlledRecovery(CountedActions):
 
     @property
     def heads(self) -> list[Head]:
-        """What holds the parameters that `covariance` is of, in its order."""
+        """The heads whose parameters `covariance` describes, in its order."""
         return [found.head for found in self.recoveries]
 
     def held_actions(self) -> dict[str, Any]:
@@ -372,7 +372,7 @@ class ControlledRecovery(CountedActions):
         return ControlledDynamics(self.b, self.D_o, self.D_f, float(self.alpha), **shared)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write plain tensors and numbers; the file appears whole or not at all."""
+        """Write plain tensors and numbers; the file is complete or absent."""
         target = path_of(path)
         content = {
             "format": FORMAT,
@@ -387,7 +387,7 @@ class ControlledRecovery(CountedActions):
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> ControlledRecovery:
-        """What `save` wrote; refuses what does not go together."""
+        """From what `save` wrote; inconsistent content is refused."""
         recoveries = tuple(Recovery.from_content(part) for part in content["recoveries"])
         actions, counts, covariance = tuple(content["actions"]), content["counts"], content["covariance"]
         size = sum(found.theta.numel() for found in recoveries)

@@ -187,14 +187,14 @@ class Recovery(Reported):
     def std(
         self, x: ArrayLike, kind: str = "fisher", data: Transitions | Lattice | None = None, progress: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Pointwise standard errors of b, D_o, D_f at x, with what a Fourier series leaves out as far as its own
-        harmonics tell.
+        """Pointwise standard errors of b, D_o, D_f at x. They include an estimate of the harmonics that a Fourier
+        series lacks.
 
         Args:
-            kind: "fisher", from the information (with the TCF a sandwich), right when the law is; "robust", a sandwich
-                from blocks of trajectories with the variance of smoothing, nowhere less than "fisher", which stays
-                right when the law is not or when steps depend on each other;
-                "bootstrap", from refits to resampled blocks, for any head.
+            kind: "fisher", from the information (with the TCF a sandwich), valid if the law is right; "robust", a
+                sandwich from blocks of trajectories with the variance of smoothing, at least as large as "fisher",
+                also valid if the law is wrong or steps depend on each other; "bootstrap", from refits to resampled
+                blocks, for any head.
             data: of the fit, where the recovery no longer has it (after loading).
             progress: whether a bar is drawn while a bootstrap runs.
         """
@@ -271,8 +271,8 @@ class Recovery(Reported):
         )
 
     def with_boundary(self) -> Recovery:
-        """This recovery with one more parameter for each coefficient that has vanished, so that what it may be is part
-        of V.std; itself where none has. For `jacobian` and `covariance` only.
+        """This recovery with one more parameter for each coefficient that has vanished, so that V.std includes its
+        possible size; itself if none has. For `jacobian` and `covariance` only.
         """
         found = self.metrics.get("at_zero", {})
         if not found or self.covariance is None:
@@ -370,7 +370,7 @@ class Recovery(Reported):
         return forecast(self.dynamics(), x0, steps * memory.rule.dt, **{**options, "n_steps": steps}, paths=paths)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write plain tensors and numbers; the file appears whole or not at all.
+        """Write plain tensors and numbers; the file is complete or absent.
 
         A name that ends in .safetensors gives a file for exchange: safetensors with JSON, for other programs too.
         Of a head of your own the parameters and its name are written; `load` then takes one to put them into.
@@ -398,7 +398,7 @@ class Recovery(Reported):
     def load(cls, path: str | os.PathLike[str], head: Head | None = None, law: Law | None = None) -> Recovery:
         """Read what `save` wrote; nothing in the file is executed.
 
-        head: one like that of your own which was fitted, and only then; law: likewise.
+        head, law: objects like your own head or law that was fitted; leave them out for those of levytorch.
         """
         file = path_of(path)
         if file.is_dir():
@@ -436,7 +436,7 @@ class Recovery(Reported):
 
     @classmethod
     def from_content(cls, content: dict[str, Any], head: Head | None = None) -> Recovery:
-        """The inverse of `content`; refuses what does not go together."""
+        """The inverse of `content`; inconsistent content is refused."""
         theta = stored_theta(content["theta"])
         head = stored_head(content["head"], theta.numel()) if head is None else head
         if theta.shape != head.flat().shape:

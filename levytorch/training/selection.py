@@ -35,7 +35,7 @@ SPLINES = (1, *range(4, 44, 2))
 FACTORS = tuple(10.0 ** (k / 2) for k in range(4, -5, -1))  # of the evidence's strengths, from smooth to rough
 # folds find their own way: a standard error of all data moves a held-out score by about one, of which hundredths matter
 _TOLERANCE, _CLOSE, _NEAR = 0.03, 0.02, 0.05
-_PATIENCE = 5  # candidates without a better one, after which the rest is not looked at
+_PATIENCE = 5  # candidates without a better one, after which the rest is skipped
 _PAIRS_PER_PARAMETER = 5
 
 
