@@ -104,45 +104,68 @@ def sweep(
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M, names = head.n_predictors, len(bins), head.layout.names
-    grid = nodes_per_cell(head, bins, batch.x)
-    ((origin, period),) = bins.extents
-    x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
-    design = head.design(x_nodes)
-    fine = head.chain(theta, design)
-    alpha_varies = fine.coefficients.alpha.dim() > 0
-    table = torch.stack([*fine.coefficients[:3], *([fine.coefficients.alpha] if alpha_varies else [])])
+    cell = CellTable(head, bins, batch.x)
     seen, n, log_p = 0, 0.0, torch.zeros((), dtype=torch.float64)
-    nodes = torch.zeros((C, grid), dtype=torch.float64)
+    nodes = torch.zeros((C, cell.size), dtype=torch.float64)
     first = torch.zeros((C, M), dtype=torch.float64)
     second = torch.zeros((C, C, M), dtype=torch.float64)
     curved = torch.zeros((C, C, M), dtype=torch.float64)
     for x, dx, dt, weight in slices(batch):
-        at = head.clamped(x).contiguous()
-        rows = interpolate(at, origin, period, table, positive=True)
-        alpha = rows[3] if alpha_varies else fine.coefficients.alpha
-        c = Coefficients(rows[0], rows[1], rows[2], alpha, fine.coefficients.tempering)
+        at, c = cell.at(x)
         step = law.score(c, dx, dt, wrt_alpha=head.learns_alpha)
         part = float((step.log_p.numpy() * weight.numpy()).sum())
         if not math.isfinite(part):
             raise NumericalError(where(step.log_p, seen, x, dx))
         scores = [getattr(step, name) for name in names]
-        target = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
-        moved = scatter(at, origin, period, scores, grid, *target)
+        moved = cell.scatter(at, scores, bins, dt, weight)
         for total, more in zip((nodes, first, second), moved):
             total += more
         if hessian:
-            curved += _second_derivatives(law, c, scores if quick else None, dx, dt, at, head, bins, grid, target)
+            target = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
+            curved += _second_derivatives(law, c, scores if quick else None, dx, dt, at, head, bins, cell.size, target)
         log_p += part
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())
     at_bins = head.chain(theta, head.design(bins.x))
-    gradient = head.gathered(to_predictors(nodes, fine), design)
+    gradient = head.gathered(to_predictors(nodes, cell.chain), cell.design)
     jacobian = predictor_jacobian(at_bins, C, M)
     products = torch.einsum("ian,ijn,jbn->abn", jacobian, second, jacobian)
     bent = None
     if hessian:
         bent = torch.einsum("ian,ijn,jbn->abn", jacobian, curved, jacobian) + link_curvature(at_bins, first, C, M)
     return ScoreSums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
+
+
+class CellTable:
+    """The coefficients of a head in one dimension on a fine grid over the cell, from which they are interpolated.
+
+    size: nodes; design, chain: of the head there.
+    """
+
+    def __init__(self, head: LinearHead, bins: StateBins, x: Tensor) -> None:
+        """x: the states that will be asked for."""
+        self.head, self.size = head, nodes_per_cell(head, bins, x)
+        ((self.origin, self.period),) = bins.extents
+        nodes = self.origin + self.period / self.size * torch.arange(self.size, dtype=torch.float64)
+        self.design = head.design(nodes)
+        self.chain = head.chain(head.theta.detach(), self.design)
+        c = self.chain.coefficients
+        self._alpha_varies = c.alpha.dim() > 0
+        self._table = torch.stack([*c[:3], *([c.alpha] if self._alpha_varies else [])])
+
+    def at(self, x: Tensor) -> tuple[Tensor, Coefficients]:
+        """States brought to where the head knows its coefficients, and these."""
+        at, known = self.head.clamped(x).contiguous(), self.chain.coefficients
+        rows = interpolate(at, self.origin, self.period, self._table, positive=True)
+        alpha = rows[3] if self._alpha_varies else known.alpha
+        return at, Coefficients(rows[0], rows[1], rows[2], alpha, known.tempering)
+
+    def scatter(
+        self, at: Tensor, rows: list[Tensor], bins: StateBins, dt: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`coefficients.kernels.scatter` of rows at such states: onto the grid, and their moments in bins."""
+        target = (bins.n_x, bins.group(dt, len(at)), bins.n_groups, weight)
+        return scatter(at, self.origin, self.period, rows, self.size, *target)
 
 
 def nodes_per_cell(head: LinearHead, bins: StateBins, x: Tensor) -> int:

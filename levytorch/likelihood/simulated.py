@@ -12,6 +12,10 @@ Where tails are lost the expectation is conditional on what was kept, stratum by
 TRT). The frozen law's own masses and their derivatives are known; simulated steps add what the two laws differ by, to
 the mass of a stratum and to the sum of the scores within it separately.
 
+In one dimension s alone does not hold all that a pair tells of coefficients that vary along the step. With `windows`
+the equation is made of s and of s times two windows around the center of the step (`likelihood.windows`), each less
+its expectation; what follows holds for all of them together.
+
 The estimating equation has the slope -A and the variance B per pair (`corrected.Information`). A is the covariance of s
 with the score of the whole path, since the mean of that given (x, dx) is the score of the law that follows the
 coefficients. For the frozen step the same covariance is Cov(s, s), which is taken from the data; simulations are needed
@@ -21,7 +25,7 @@ only for the difference, again with coupled steps. B is Cov(s, s) and the varian
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -44,13 +48,19 @@ from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
+from levytorch.likelihood.windows import COUNT, NEGLIGIBLE, Repeated, Windows, products_in_predictors
 from levytorch.simulation.coupled import Field, Substep, coupled_steps, coupled_substeps
 from levytorch.spaces.states import lengths_of
 
 SUBSTEPS = 8  # of second weak order
 SHARE = 0.032  # of the variance of an estimate that simulations may make up: 1.6 % of its standard error
 FEWEST, PILOT, MOST = 1 << 14, 1 << 16, 1 << 24  # simulated steps: at least, for a first look, at most
-_PATHS = 1 << 16  # simulated paths for the slope of the equation
+_PATHS = 1 << 16  # simulated paths for the slope of the equation, at least
+_PATHS_EACH = 1 << 12  # and for every statistic where there are several: weights made from the slope carry its noise
+PRODUCTS = 1 << 18  # simulated steps at most, of which products are taken where tails are lost
+_NOISY = 1 << 15  # simulated steps, of which the variance of the simulated part is taken
+_PAIRS = 100  # for every statistic: with fewer, weights made from products of them would be noise
+_NARROWEST = 0.5  # of the width of a window, where thresholds are close
 _RARE = 16  # times as many are looked through for those that end in the tail
 _CHUNK = 1 << 13  # paths at a time
 _BLOCK = 1 << 19  # simulated steps at a time
@@ -119,6 +129,25 @@ def states_of(batch: FullBatch) -> States:
     return States(x, dt, counts, float(counts.sum()))
 
 
+def windows_of(objective: FullBatchObjective) -> Windows | None:
+    """The statistics beside s; None where s is used alone: several dimensions, inputs, too few pairs, or thresholds
+    within the core of the step.
+    """
+    head, masses = objective.head, objective.masses
+    if head.dim > 1 or head.columns > 1 or objective.n < _PAIRS * COUNT * head.theta.numel():
+        return None
+    windows = Windows(objective.law)
+    if masses is None or objective.method == "none":
+        return windows
+    with torch.no_grad():
+        c, dt = head(objective.bins.x), objective.bins.dt
+    threshold = masses.TRT if masses.CT is None else masses.CT
+    assert threshold is not None
+    room = (threshold - (c.b * dt - masses.center(dt)).abs()) / NEGLIGIBLE
+    widest, wanted = float(room.min()), float(windows.width(c, dt).max())
+    return replace(windows, widest=widest) if widest > _NARROWEST * wanted else None
+
+
 class DifferenceLaw(FrozenLaw):
     """Scores of the frozen law at dx_fine minus those at dx_frozen, the two columns of dx (n, 2) or (n, 2, d)."""
 
@@ -167,12 +196,17 @@ def regions(masses: TailMasses, *, split: bool) -> list[Region]:
 
 @dataclass
 class Stratum:
-    """A region with the sums over its pairs; mass (M,): that of the frozen law; slopes (C, M): of its logarithm."""
+    """A region with the sums over its pairs.
+
+    mass (M,): that of the frozen law; slopes (K C, M): the means of the statistics in it, of s the slopes of the
+    logarithm of the mass, in the predictors; rates (K, C, M): in the coefficients.
+    """
 
     name: str
     sums: ScoreSums
     counts: Tensor
     mass: Tensor
+    rates: Tensor
     slopes: Tensor
     kept: Kept
 
@@ -182,14 +216,17 @@ class SimulatedScore:
     """The centered score of a frozen law's objective and its information, by simulated steps.
 
     n_simulated: simulated steps; substeps: of each; seed: of their random numbers, the same at every evaluation.
+    windows: the statistics beside s; pairs: those that the objective's lattice stands for, where they are at hand.
     """
 
     objective: FullBatchObjective
     seed: int = 0
     n_simulated: int = 0
     substeps: int = SUBSTEPS
+    windows: Windows | None = None
+    pairs: Batch | None = None
     states: States = field(init=False)
-    noise: Tensor | None = None  # (P, P) variance of the simulated part times the number of pairs
+    noise: Tensor | None = None  # (K P, K P) variance of the simulated part times the number of pairs
     R_theta: float | None = None
 
     def __post_init__(self) -> None:
@@ -201,12 +238,17 @@ class SimulatedScore:
     def head(self) -> LinearHead:
         return self.objective.head
 
+    @property
+    def count(self) -> int:
+        """K: statistics for each parameter."""
+        return 1 if self.windows is None else COUNT
+
     # -- the score ----------------------------------------------------------------------------------------------------
     @torch.no_grad()
     def centered(self) -> tuple[Tensor, Evaluation]:
-        """U (P,) at the parameters of the head, and the evaluation; R_theta and the TCF are the simulated law's."""
+        """U (K P,) at the parameters of the head, and the evaluation; R_theta and the TCF are the simulated law's."""
         ev = self.objective.evaluate()
-        strata = self.strata(ev)
+        strata = self.strata(ev, products=False)
         return (self._conditional(ev, strata) if strata else self._whole(ev)), ev
 
     def _steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -220,6 +262,13 @@ class SimulatedScore:
 
     def _whole(self, ev: Evaluation) -> Tensor:
         objective, n = self.objective, self.objective.n
+        if self.windows is not None:
+            simulated = sum(
+                (self.windows.differences(self.head, objective.bins, *some) for some in self._steps()),
+                start=torch.zeros(self.count * len(ev.theta), dtype=torch.float64),
+            )
+            self.noise = self._variance_of_differences(self.windows) * n / self.n_simulated
+            return self._statistics(ev, centered=True).gradient / n - simulated / self.n_simulated
         law = DifferenceLaw(objective.law)
         one = torch.ones(1, dtype=torch.float64)
         C, M = ev.main.first.shape
@@ -233,17 +282,46 @@ class SimulatedScore:
         self.noise = assemble(self.head, second, objective.design) * n / self.n_simulated**2
         return ev.main.gradient / n - gradient / self.n_simulated
 
+    def _statistics(self, ev: Evaluation, *, centered: bool, products: bool = False) -> ScoreSums:
+        """Sums of all statistics over the pairs; without windows those of the scores at hand."""
+        if self.windows is None:
+            return ev.main
+        batch = self.objective.batch.main if self.pairs is None else self.pairs
+        found = self.windows.sums(self.head, batch, self.objective.bins, centered=centered, products=products)
+        rows = len(found.first)
+        second = torch.zeros((rows, rows, 0), dtype=torch.float64) if found.second is None else found.second
+        return ScoreSums(ev.main.n, ev.main.log_p, found.gradient, found.first, second)
+
+    def _variance_of_differences(self, windows: Windows) -> Tensor:
+        """(K P, K P) mean products of statistics of coupled steps, fine minus frozen."""
+        x, dt = self.states.sample(_NOISY)
+        total = torch.zeros((), dtype=torch.float64)
+        steps = coupled_steps(coefficient_field(self.head), x, dt, self.substeps, dim=self.head.dim, seed=self.seed)
+        for low in range(0, _NOISY, _CHUNK):
+            rows = slice(low, low + _CHUNK)
+            start = rows_at(self.head, x[rows])
+            fine, frozen = (start.statistics(windows, dx[rows], dt[rows]) for dx in steps)
+            total = total + (fine - frozen).T @ (fine - frozen)
+        return total / _NOISY
+
     # -- lost tails ---------------------------------------------------------------------------------------------------
-    def strata(self, ev: Evaluation) -> list[Stratum]:
-        """The regions in which pairs were kept; none where all were."""
+    def strata(self, ev: Evaluation, *, products: bool = True) -> list[Stratum]:
+        """The regions in which pairs were kept; none where all were. products: of the statistics are wanted."""
         objective, masses = self.objective, self.objective.masses
         if masses is None or objective.method == "none":
             return []
-        core, middle, q_core, q_middle = masses.log_kept_scores(self.head, objective.design)
-        frozen = {"main": (core.exp(), q_core), "core": (core.exp(), q_core), "tail": (middle.exp(), q_middle)}
-        sums = {"main": ev.main}
+        chain = self.head.chain(self.head.theta.detach(), objective.design)
+        core, middle, *rates = masses.log_kept_slopes(self.head, chain.coefficients)
+        if self.windows is not None:  # they are nothing in the tails
+            expected = self.windows.expected(self.head, chain.coefficients, objective.bins.dt)[1:]
+            rates = [torch.cat([rates[0][None], expected / core.exp()]), torch.cat([rates[1][None], 0.0 * expected])]
+        by_core, by_middle = ((by, to_predictors(by, chain).reshape(-1, len(core))) for by in rates)
+        frozen = {"main": (core.exp(), *by_core), "core": (core.exp(), *by_core), "tail": (middle.exp(), *by_middle)}
+        main = self._statistics(ev, centered=False, products=products)
+        sums = {"main": main}
         if ev.tail is not None:
-            sums |= {"core": ev.main - ev.tail, "tail": ev.tail}
+            tail = ev.tail if self.windows is None else _with_zeros(ev.tail, main)
+            sums |= {"core": main - tail, "tail": tail}
         split = ev.tail is not None and not (objective.method == "conditional" and objective.region == "TRT")
         return [Stratum(r.name, sums[r.name], r.counts, *frozen[r.name], r.kept) for r in regions(masses, split=split)]
 
@@ -259,92 +337,108 @@ class SimulatedScore:
         head, masses = self.head, objective.masses
         assert masses is not None
         chain = head.chain(head.theta.detach(), objective.design)
-        by_core, by_middle = masses.log_kept_slopes(head, chain.coefficients)[2:]
-        slopes = {"main": by_core, "core": by_core, "tail": by_middle}
-        C, M = len(ev.main.first), len(bins)
+        C, M, rows = head.n_predictors, len(bins), self.count * head.n_predictors
+        jacobian = predictor_jacobian(chain, C, M)
+
+        def in_predictors(sums: Tensor) -> Tensor:
+            return to_predictors(sums.reshape(self.count, C, M), chain).reshape(rows, M)
+
         number = torch.zeros(M, dtype=torch.float64)
-        found = [torch.zeros((1 + C + C * C, M), dtype=torch.float64) for _ in strata]
+        found = [torch.zeros((1 + rows, M), dtype=torch.float64) for _ in strata]
+        spread = [torch.zeros((rows * rows, M), dtype=torch.float64) for _ in strata]
+        stride = max(1, self.n_simulated // PRODUCTS)
         field = coefficient_field(head)
         for x, dt, fine, frozen in self._steps():
             node, c = bins.index(x, dt), field(x)
             number += torch.bincount(node, minlength=M)
-            scores = [
-                head.layout.scores(objective.law.score(c, dx, dt, wrt_alpha=head.learns_alpha), c)
-                for dx in (fine, frozen)
-            ]
-            for stratum, total in zip(strata, found):
+            scores = [self._rows(c, dx, dt) for dx in (fine, frozen)]
+            for stratum, total, products in zip(strata, found, spread):
                 kept = [stratum.kept(dx, dt, node).to(torch.float64) for dx in (fine, frozen)]
                 difference = kept[0] - kept[1]
                 sums = scores[0] * kept[0] - scores[1] * kept[1]
+                total.index_add_(1, node, torch.cat([difference[None], sums]))
                 # a step says (s - mean) / mass about the mean of its stratum, fine minus frozen
-                own = (sums - slopes[stratum.name][:, node] * difference) / stratum.mass[node].clamp(min=1e-300)
-                products = (own.unsqueeze(0) * own.unsqueeze(1)).flatten(0, 1)
-                total.index_add_(1, node, torch.cat([difference[None], sums, products]))
+                some = node[::stride]
+                own = sums[:, ::stride] - stratum.rates.reshape(rows, M)[:, some] * difference[::stride]
+                own /= stratum.mass[some].clamp(min=1e-300)
+                products.index_add_(1, some, stride * (own.unsqueeze(0) * own.unsqueeze(1)).flatten(0, 1))
         coarse = _coarse(head, bins)
         of_bin = coarse.index(bins.x, bins.dt)
-        jacobian = predictor_jacobian(chain, C, M)
 
-        def gathered(rows: Tensor) -> Tensor:
-            return torch.zeros((*rows.shape[:-1], len(coarse)), dtype=torch.float64).index_add_(-1, of_bin, rows)
+        def gathered(values: Tensor) -> Tensor:
+            return torch.zeros((*values.shape[:-1], len(coarse)), dtype=torch.float64).index_add_(-1, of_bin, values)
 
         means = []
-        for stratum, total in zip(strata, found):
-            mass, first, products = torch.split(total, [1, C, C * C])
+        for stratum, total, products in zip(strata, found, spread):
             p = stratum.mass * number
             known, known_first = gathered(p), gathered(p * stratum.slopes)
-            whole = (known + gathered(mass[0])).clamp(min=_SMALLEST * known)
-            changed = _ratio(known_first + gathered(to_predictors(first, chain)), whole) - _ratio(known_first, known)
-            products = torch.einsum("ian,ijn,jbn->abn", jacobian, products.reshape(C, C, M), jacobian)
+            whole = (known + gathered(total[0])).clamp(min=_SMALLEST * known)
+            changed = _ratio(known_first + gathered(in_predictors(total[1:])), whole) - _ratio(known_first, known)
+            products = products_in_predictors(products.reshape(rows, rows, M), jacobian)
             means.append((changed, _ratio(whole, gathered(number)), products))
         if objective.method == "tcf":
             self.R_theta = float((masses.share * (1.0 - means[0][1][of_bin])).sum())
             ev.R_theta = self.R_theta
             ev.tcf = tail_correction_factor(self.R_theta, masses.R_sample)
-        U, noise = torch.zeros_like(ev.theta), torch.zeros((C, C, M), dtype=torch.float64)
+        repeated, design = self._repeated()
+        U = torch.zeros(self.count * len(ev.theta), dtype=torch.float64)
+        noise = torch.zeros((rows, rows, M), dtype=torch.float64)
         simulated = gathered(number)
         for stratum, (changed, _, products) in zip(strata, means):
             scale = self._scale(stratum)
             mean = stratum.slopes + changed[:, of_bin]
-            U += scale / n * (stratum.sums.gradient - project(head, mean * stratum.counts, objective.design))
+            U += scale / n * (stratum.sums.gradient - project(repeated, mean * stratum.counts, design))
             noise += (scale * _ratio(gathered(stratum.counts), simulated)[of_bin]) ** 2 * products
-        self.noise = assemble(head, noise, objective.design) / n
+        self.noise = assemble(repeated, noise, design) / n
         return U
+
+    def _rows(self, c: Coefficients, dx: Tensor, dt: Tensor) -> Tensor:
+        """The statistics of steps, (K C, n) in the coefficients."""
+        if self.windows is not None:
+            return self.windows.statistics(self.head, c, dx, dt).flatten(0, 1)
+        return self.head.layout.scores(self.objective.law.score(c, dx, dt, wrt_alpha=self.head.learns_alpha), c)
+
+    def _repeated(self) -> tuple[Any, list[Tensor]]:
+        """The head and its design at the bins, once for each statistic."""
+        if self.windows is None:
+            return self.head, list(self.objective.design)
+        return Repeated(self.head, self.count), list(self.objective.design) * self.count
 
     # -- the information ----------------------------------------------------------------------------------------------
     @torch.no_grad()
     def information(self, ev: Evaluation) -> Information:
         """Slope and variance of the equation at an evaluation of `centered`, per pair."""
-        objective, n = self.objective, self.objective.n
-        strata = self.strata(ev)
-        slope = torch.zeros_like(ev.main.second)
-        variance = torch.zeros_like(slope)
+        n, strata = self.objective.n, self.strata(ev)
+        whole = ev.main if strata else self._statistics(ev, centered=True, products=True)
+        slope, variance = whole.second / n, whole.second / n
+        if strata:
+            slope, variance = (torch.zeros_like(strata[0].sums.second) for _ in range(2))
         for stratum in strata:
             scale, q, s = self._scale(stratum), stratum.slopes, stratum.sums
             outer = q.unsqueeze(1) * s.first.unsqueeze(0)
             within = s.second - outer - outer.transpose(0, 1) + q.unsqueeze(1) * q.unsqueeze(0) * stratum.counts
             slope += scale * within / n
             variance += scale**2 * within / n
-        if not strata:
-            slope = variance = ev.main.second / n
-        head, design = self.head, objective.design
-        A = assemble(head, slope, design) + self._difference(strata)
-        B = assemble(head, variance, design)
+        repeated, design = self._repeated()
+        A = assemble(repeated, slope, design)[:, : len(ev.theta)] + self._difference(strata)
+        B = assemble(repeated, variance, design)
         if self.noise is not None:
             B = B + self.noise
         return Information(A, B, A.T @ symmetric_inverse(B) @ A)
 
     def _difference(self, strata: list[Stratum]) -> Tensor:
-        """Cov(s, path score - s) of fine steps minus the same of frozen ones, (P, P) per pair."""
+        """Cov(f, path score - s) of fine steps minus the same of frozen ones, (K P, P) per pair, f the statistics."""
         head, objective = self.head, self.objective
-        x, dt = self.states.sample(_PATHS)
-        items = torch.arange(len(x))
         P = head.flat().numel()
-        total = torch.zeros((P, P), dtype=torch.float64)
+        n_paths = _PATHS if self.windows is None else max(_PATHS, _PATHS_EACH * self.count * P)
+        x, dt = self.states.sample(n_paths)
+        items = torch.arange(len(x))
+        total = torch.zeros((self.count * P, P), dtype=torch.float64)
         if not strata:
             for paths in self._paths(x, dt, items):
                 for one in (paths.fine, paths.frozen):
-                    total += one.sign * one.score.T @ (one.path - one.score)
-            return total / _PATHS
+                    total += one.sign * one.statistics.T @ (one.path - one.score)
+            return total / n_paths
         # few steps end in the tail: they are looked for among many, and their paths made again from their streams
         many, many_dt = self.states.sample(_PATHS * _RARE)
         many_items = torch.arange(len(many))
@@ -367,7 +461,7 @@ class SimulatedScore:
         for low in range(0, len(x), _CHUNK):
             rows = slice(low, low + _CHUNK)
             steps = coupled_substeps(coefficients, x[rows], dt[rows], SUBSTEPS, items[rows], **self._streams())
-            yield _paths(self.head, self.objective.law, steps, x[rows], dt[rows])
+            yield _paths(self.head, self.objective.law, self.windows, steps, x[rows], dt[rows])
 
     def _within(self, stratum: Stratum, x: Tensor, dt: Tensor, items: Tensor) -> Tensor:
         """The same covariances within a stratum, of paths from some states."""
@@ -377,16 +471,17 @@ class SimulatedScore:
         node = objective.bins.index(x, dt)
         pairs = torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, stratum.counts)
         P = self.head.flat().numel()
-        total = torch.zeros((P, P), dtype=torch.float64)
+        total = torch.zeros((self.count * P, P), dtype=torch.float64)
         for name in ("fine", "frozen"):
             sides = [getattr(paths, name) for paths in parts]
-            dx, s, path = (torch.cat([getattr(one, key) for one in sides]) for key in ("dx", "score", "path"))
+            keys = ("dx", "statistics", "score", "path")
+            dx, f, s, path = (torch.cat([getattr(one, key) for one in sides]) for key in keys)
             kept = torch.nonzero(stratum.kept(dx, dt, node)).reshape(-1)
-            at, s, path = of_bin[node[kept]], s[kept], path[kept]
+            at = of_bin[node[kept]]
             number = torch.bincount(at, minlength=len(coarse)).to(torch.float64)
-            s, path = (v - _means(v, at, number)[at] for v in (s, path))
+            f, rest = (v - _means(v, at, number)[at] for v in (f[kept], path[kept] - s[kept]))
             weight = self._scale(stratum) * pairs[at] / (number[at] - 1.0).clamp(min=1.0) / objective.n
-            total += sides[0].sign * s.T @ (weight[:, None] * (path - s))
+            total += sides[0].sign * f.T @ (weight[:, None] * rest)
         return total
 
     # -- how many simulations -----------------------------------------------------------------------------------------
@@ -416,10 +511,12 @@ class SimulatedScore:
 
 @dataclass
 class _Side:
-    """Simulated steps of one kind: displacements, scores (n, P) of the whole step, and of the path of substeps."""
+    """Simulated steps of one kind: displacements, scores (n, P) of the whole step and of the path of substeps, and
+    statistics (n, K P)."""
 
     sign: float
     dx: Tensor
+    statistics: Tensor
     score: Tensor
     path: Tensor
 
@@ -430,7 +527,9 @@ class _Paths:
     frozen: _Side
 
 
-def _paths(head: Head, law: FrozenLaw, substeps: Iterator[Substep], x: Tensor, dt: Tensor) -> _Paths:
+def _paths(
+    head: Head, law: FrozenLaw, windows: Windows | None, substeps: Iterator[Substep], x: Tensor, dt: Tensor
+) -> _Paths:
     """Coupled paths by Euler's rule, whose substeps have the scores of the frozen law over their part of dt."""
     h = dt / SUBSTEPS
     start = rows_at(head, x)
@@ -441,7 +540,10 @@ def _paths(head: Head, law: FrozenLaw, substeps: Iterator[Substep], x: Tensor, d
         for k, (step, rows) in enumerate(((one.fine, here), (one.frozen, start))):
             moved[k] = moved[k] + step
             scores[k] = scores[k] + rows.scores(law, step, h)
-    sides = [_Side(sign, dx, start.scores(law, dx, dt), path) for sign, dx, path in zip((1.0, -1.0), moved, scores)]
+    sides = []
+    for sign, dx, path in zip((1.0, -1.0), moved, scores):
+        score = start.scores(law, dx, dt)
+        sides.append(_Side(sign, dx, score if windows is None else start.statistics(windows, dx, dt), score, path))
     return _Paths(*sides)
 
 
@@ -457,6 +559,12 @@ class RowsAt:
         """d log p / d theta of steps dx over dt, (n, P)."""
         step = law.score(self.coefficients, dx, dt, wrt_alpha=self.head.learns_alpha)
         return self.to_theta(self.head.layout.scores(step, self.coefficients))
+
+    def statistics(self, windows: Windows, dx: Tensor, dt: Tensor) -> Tensor:
+        """Statistics of such steps less their expectations under the frozen law, (n, K P)."""
+        rows = windows.statistics(self.head, self.coefficients, dx, dt)
+        rows -= windows.expected(self.head, self.coefficients, dt)
+        return torch.cat([self.to_theta(part) for part in rows], dim=1)
 
 
 def rows_at(head: Head, x: Tensor) -> RowsAt:
@@ -476,6 +584,15 @@ def rows_at(head: Head, x: Tensor) -> RowsAt:
     jacobian = coefficient_jacobian(head, x)
     with torch.no_grad():
         return RowsAt(head, head(x), lambda scores: torch.einsum("cn,cnp->np", scores, jacobian))
+
+
+def _with_zeros(sums: ScoreSums, like: ScoreSums) -> ScoreSums:
+    """Sums of scores as sums of statistics of which the others are zero."""
+    out = [torch.zeros_like(getattr(like, name)) for name in ("gradient", "first", "second")]
+    out[0][: len(sums.gradient)], out[1][: len(sums.first)] = sums.gradient, sums.first
+    if out[2].shape[-1]:
+        out[2][: len(sums.first), : len(sums.first)] = sums.second
+    return ScoreSums(sums.n, sums.log_p, *out)
 
 
 def _coarse(head: LinearHead, bins: StateBins) -> StateBins:

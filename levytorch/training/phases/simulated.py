@@ -26,7 +26,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.network import TangentPenalty
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.likelihood.simulated import FEWEST, SHARE, SimulatedPairs, SimulatedScore
+from levytorch.likelihood.simulated import FEWEST, SHARE, SimulatedPairs, SimulatedScore, windows_of
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.engines.lbfgs import LBFGSEngine
@@ -37,7 +37,7 @@ from levytorch.training.problem import unavailable
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import Maximum, finish, in_standard_errors
 
-_ATTEMPTS = 2  # with more simulations than before
+_ATTEMPTS = 3  # with more simulations than before, or with more statistics
 _REST, _SMALL = 0.5, 0.2  # m substeps leave this part over m^2 of the frozen law's bias; standard errors that it may be
 _MOST_SUBSTEPS = 64
 SUBSTEPS_OF_ALPHA = 16  # at least where alpha depends on the state, for which the substeps are of first order
@@ -75,10 +75,12 @@ def held_along_steps(maximum: Maximum, head: Head) -> str:
 class SimulatedObjective(FullBatchObjective):
     """The frozen law's objective, with the information of the simulated law.
 
-    offset: what the gradients of the pairs differ by from those of the lattice that stands for them.
+    pairs: those that a lattice stands for, where they are in this process; offset: what their gradients differ by from
+    those of the lattice.
     """
 
     own: Information | None = None
+    pairs: Batch | None = None
     offset: tuple[Tensor, Tensor | None] | None = None
 
     def evaluate(self) -> Evaluation:
@@ -126,6 +128,7 @@ def simulated_objective(likelihood: Likelihood, batch: FullBatch, samples: FullB
     objective = SimulatedObjective(**vars(likelihood.objective(batch)))
     if samples is not None:
         objective.measure_offset(samples)
+        objective.pairs = samples.main if type(samples.main) is Batch else None
     return objective
 
 
@@ -150,8 +153,9 @@ class Simulated(Phase):
 class SimulatedRounds(CenteredRounds):
     """Rounds whose expectation is simulated, with the same random numbers in every round.
 
-    The first rounds take few simulations. They show how many steps and substeps are needed, and the rounds are repeated
-    with as many from where they have led.
+    The first rounds take few simulations and the score alone. They show how many steps and substeps are needed, and the
+    rounds are repeated with as many, and with further statistics where there are any, from where they have led. Weights
+    of the statistics are those of the place where a set of rounds begins.
     """
 
     name = "simulated"
@@ -169,6 +173,8 @@ class SimulatedRounds(CenteredRounds):
         if before is not None:
             self.began, self.attempt = before.began, before.attempt + 1
             self.score.n_simulated, self.score.substeps = before.wanted()
+            if before.reached or self.attempt < _ATTEMPTS:
+                self.score.windows, self.score.pairs = windows_of(objective), objective.pairs
         objective.penalty, objective.own = penalty, None
         likelihood = replace(course.end.likelihood, head=objective.head)  # the tangent of a network
         super().__init__(course.engine, likelihood, objective, penalty)
@@ -190,7 +196,9 @@ class SimulatedRounds(CenteredRounds):
         self.share = self.score.share(own, self.objective.precision())
         n_simulated, substeps = self.wanted()
         short = self.share > _LARGEST and n_simulated > self.score.n_simulated
-        return self.attempt >= _ATTEMPTS or not (short or substeps > self.score.substeps)
+        alone = self.score.windows is None and windows_of(self.objective) is not None
+        again = short or alone or not self.reached or substeps > self.score.substeps
+        return self.attempt >= _ATTEMPTS or not again
 
     def wanted(self) -> tuple[int, int]:
         """Simulated steps and substeps, after `settle`."""
