@@ -49,7 +49,7 @@ from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.likelihood.windows import COUNT, NEGLIGIBLE, Repeated, Windows, products_in_predictors
-from levytorch.simulation.coupled import Field, Substep, coupled_steps, coupled_substeps
+from levytorch.simulation.coupled import CoupledSteps, Field, Substep, coupled_steps, coupled_substeps
 from levytorch.spaces.states import lengths_of
 
 SUBSTEPS = 8  # of second weak order
@@ -224,7 +224,7 @@ class SimulatedScore:
     n_simulated: int = 0
     substeps: int = SUBSTEPS
     windows: Windows | None = None
-    pairs: Batch | None = None
+    pairs: FullBatch | None = None
     states: States = field(init=False)
     noise: Tensor | None = None  # (K P, K P) variance of the simulated part times the number of pairs
     R_theta: float | None = None
@@ -282,15 +282,19 @@ class SimulatedScore:
         self.noise = assemble(self.head, second, objective.design) * n / self.n_simulated**2
         return ev.main.gradient / n - gradient / self.n_simulated
 
-    def _statistics(self, ev: Evaluation, *, centered: bool, products: bool = False) -> ScoreSums:
-        """Sums of all statistics over the pairs; without windows those of the scores at hand."""
+    def _statistics(self, ev: Evaluation, *, centered: bool, products: bool = False, tail: bool = False) -> ScoreSums:
+        """Sums of all statistics over all pairs, or those of the tail pool; without windows the scores at hand."""
+        own = ev.tail if tail else ev.main
+        assert own is not None
         if self.windows is None:
-            return ev.main
-        batch = self.objective.batch.main if self.pairs is None else self.pairs
+            return own
+        pairs = self.objective.batch if self.pairs is None else self.pairs
+        batch = pairs.tail if tail else pairs.main
+        assert batch is not None
         found = self.windows.sums(self.head, batch, self.objective.bins, centered=centered, products=products)
         rows = len(found.first)
         second = torch.zeros((rows, rows, 0), dtype=torch.float64) if found.second is None else found.second
-        return ScoreSums(ev.main.n, ev.main.log_p, found.gradient, found.first, second)
+        return ScoreSums(own.n, own.log_p, found.gradient, found.first, second)
 
     def _variance_of_differences(self, windows: Windows) -> Tensor:
         """(K P, K P) mean products of statistics of coupled steps, fine minus frozen."""
@@ -320,7 +324,7 @@ class SimulatedScore:
         main = self._statistics(ev, centered=False, products=products)
         sums = {"main": main}
         if ev.tail is not None:
-            tail = ev.tail if self.windows is None else _with_zeros(ev.tail, main)
+            tail = self._statistics(ev, centered=False, products=products, tail=True)
             sums |= {"core": main - tail, "tail": tail}
         split = ev.tail is not None and not (objective.method == "conditional" and objective.region == "TRT")
         return [Stratum(r.name, sums[r.name], r.counts, *frozen[r.name], r.kept) for r in regions(masses, split=split)]
@@ -408,6 +412,17 @@ class SimulatedScore:
     @torch.no_grad()
     def information(self, ev: Evaluation) -> Information:
         """Slope and variance of the equation at an evaluation of `centered`, per pair."""
+        return self.with_noise(*self.slope_and_variance(ev))
+
+    def with_noise(self, slope: Tensor, variance: Tensor) -> Information:
+        """The information, with the variance of what is simulated."""
+        if self.noise is not None:
+            variance = variance + self.noise
+        return Information(slope, variance, slope.T @ symmetric_inverse(variance) @ slope)
+
+    @torch.no_grad()
+    def slope_and_variance(self, ev: Evaluation) -> tuple[Tensor, Tensor]:
+        """A (K P, P) and B (K P, K P) of the pairs, at an evaluation of `centered`."""
         n, strata = self.objective.n, self.strata(ev)
         whole = ev.main if strata else self._statistics(ev, centered=True, products=True)
         slope, variance = whole.second / n, whole.second / n
@@ -421,10 +436,7 @@ class SimulatedScore:
             variance += scale**2 * within / n
         repeated, design = self._repeated()
         A = assemble(repeated, slope, design)[:, : len(ev.theta)] + self._difference(strata)
-        B = assemble(repeated, variance, design)
-        if self.noise is not None:
-            B = B + self.noise
-        return Information(A, B, A.T @ symmetric_inverse(B) @ A)
+        return A, assemble(repeated, variance, design)
 
     def _difference(self, strata: list[Stratum]) -> Tensor:
         """Cov(f, path score - s) of fine steps minus the same of frozen ones, (K P, P) per pair, f the statistics."""
@@ -442,14 +454,17 @@ class SimulatedScore:
         # few steps end in the tail: they are looked for among many, and their paths made again from their streams
         many, many_dt = self.states.sample(_PATHS * _RARE)
         many_items = torch.arange(len(many))
-        steps = coupled_steps(coefficient_field(head), many, many_dt, SUBSTEPS, **self._streams())
+        field = coefficient_field(head)
+        steps = coupled_steps(field, many, many_dt, SUBSTEPS, **self._streams())
         for stratum in strata:
-            chosen = x, dt, items
-            if stratum.name == "tail":
-                node = objective.bins.index(many, many_dt)
-                used = stratum.kept(steps.fine, many_dt, node) | stratum.kept(steps.frozen, many_dt, node)
-                chosen = many[used], many_dt[used], many_items[used]
-            total += self._within(stratum, *chosen)
+            if stratum.name != "tail":
+                own = coupled_steps(field, x, dt, SUBSTEPS, **self._streams())
+                total += self._within(stratum, x, dt, items, own)
+                continue
+            node = objective.bins.index(many, many_dt)
+            used = stratum.kept(steps.fine, many_dt, node) | stratum.kept(steps.frozen, many_dt, node)
+            found = CoupledSteps(steps.fine[used], steps.frozen[used])
+            total += self._within(stratum, many[used], many_dt[used], many_items[used], found)
         return total
 
     def _streams(self) -> dict[str, Any]:
@@ -463,25 +478,29 @@ class SimulatedScore:
             steps = coupled_substeps(coefficients, x[rows], dt[rows], SUBSTEPS, items[rows], **self._streams())
             yield _paths(self.head, self.objective.law, self.windows, steps, x[rows], dt[rows])
 
-    def _within(self, stratum: Stratum, x: Tensor, dt: Tensor, items: Tensor) -> Tensor:
-        """The same covariances within a stratum, of paths from some states."""
-        objective, parts = self.objective, list(self._paths(x, dt, items))
+    def _within(self, stratum: Stratum, x: Tensor, dt: Tensor, items: Tensor, steps: CoupledSteps) -> Tensor:
+        """The same covariances within a stratum, of paths from some states, which end in these steps."""
+        objective = self.objective
         coarse = _coarse(self.head, objective.bins)
         of_bin = coarse.index(objective.bins.x, objective.bins.dt)
         node = objective.bins.index(x, dt)
         pairs = torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, stratum.counts)
+        kept = [stratum.kept(dx, dt, node) for dx in steps]
+        numbers = [torch.bincount(of_bin[node[mask]], minlength=len(coarse)).to(torch.float64) for mask in kept]
+        weights = [self._scale(stratum) * pairs / (k - 1.0).clamp(min=1.0) / objective.n for k in numbers]
         P = self.head.flat().numel()
         total = torch.zeros((self.count * P, P), dtype=torch.float64)
-        for name in ("fine", "frozen"):
-            sides = [getattr(paths, name) for paths in parts]
-            keys = ("dx", "statistics", "score", "path")
-            dx, f, s, path = (torch.cat([getattr(one, key) for one in sides]) for key in keys)
-            kept = torch.nonzero(stratum.kept(dx, dt, node)).reshape(-1)
-            at = of_bin[node[kept]]
-            number = torch.bincount(at, minlength=len(coarse)).to(torch.float64)
-            f, rest = (v - _means(v, at, number)[at] for v in (f[kept], path[kept] - s[kept]))
-            weight = self._scale(stratum) * pairs[at] / (number[at] - 1.0).clamp(min=1.0) / objective.n
-            total += sides[0].sign * f.T @ (weight[:, None] * rest)
+        sums = [[torch.zeros((len(coarse), size), dtype=torch.float64) for size in total.shape] for _ in steps]
+        for chunk, paths in enumerate(self._paths(x, dt, items)):
+            rows = slice(chunk * _CHUNK, (chunk + 1) * _CHUNK)
+            for one, mask, weight, (of_f, of_rest) in zip((paths.fine, paths.frozen), kept, weights, sums):
+                used = mask[rows]
+                at, f, rest = of_bin[node[rows][used]], one.statistics[used], (one.path - one.score)[used]
+                total += one.sign * f.T @ (weight[at][:, None] * rest)
+                of_f.index_add_(0, at, f)
+                of_rest.index_add_(0, at, rest)
+        for sign, number, weight, (of_f, of_rest) in zip((1.0, -1.0), numbers, weights, sums):
+            total -= sign * of_f.T @ ((weight / number.clamp(min=1.0))[:, None] * of_rest)
         return total
 
     # -- how many simulations -----------------------------------------------------------------------------------------
@@ -511,11 +530,11 @@ class SimulatedScore:
 
 @dataclass
 class _Side:
-    """Simulated steps of one kind: displacements, scores (n, P) of the whole step and of the path of substeps, and
-    statistics (n, K P)."""
+    """Simulated steps of one kind: scores (n, P) of the whole step and of the path of substeps, and statistics (n, K P)
+    of the whole step.
+    """
 
     sign: float
-    dx: Tensor
     statistics: Tensor
     score: Tensor
     path: Tensor
@@ -534,16 +553,16 @@ def _paths(
     h = dt / SUBSTEPS
     start = rows_at(head, x)
     zero = torch.zeros((), dtype=torch.float64)
-    moved, scores = [zero, zero], [zero, zero]
+    moved, followed, held = [zero, zero], zero, zero
     for i, one in enumerate(substeps):
         here = start if i == 0 else rows_at(head, one.x)
-        for k, (step, rows) in enumerate(((one.fine, here), (one.frozen, start))):
-            moved[k] = moved[k] + step
-            scores[k] = scores[k] + rows.scores(law, step, h)
+        moved = [moved[0] + one.fine, moved[1] + one.frozen]
+        followed = followed + here.scores(law, one.fine, h)
+        held = held + start.by_row(law, one.frozen, h)  # all of them from one state
     sides = []
-    for sign, dx, path in zip((1.0, -1.0), moved, scores):
+    for sign, dx, path in zip((1.0, -1.0), moved, (followed, start.to_theta(held))):
         score = start.scores(law, dx, dt)
-        sides.append(_Side(sign, dx, score if windows is None else start.statistics(windows, dx, dt), score, path))
+        sides.append(_Side(sign, score if windows is None else start.statistics(windows, dx, dt), score, path))
     return _Paths(*sides)
 
 
@@ -557,8 +576,12 @@ class RowsAt:
 
     def scores(self, law: FrozenLaw, dx: Tensor, dt: Tensor) -> Tensor:
         """d log p / d theta of steps dx over dt, (n, P)."""
+        return self.to_theta(self.by_row(law, dx, dt))
+
+    def by_row(self, law: FrozenLaw, dx: Tensor, dt: Tensor) -> Tensor:
+        """d log p / d row of the layout, (C, n)."""
         step = law.score(self.coefficients, dx, dt, wrt_alpha=self.head.learns_alpha)
-        return self.to_theta(self.head.layout.scores(step, self.coefficients))
+        return self.head.layout.scores(step, self.coefficients)
 
     def statistics(self, windows: Windows, dx: Tensor, dt: Tensor) -> Tensor:
         """Statistics of such steps less their expectations under the frozen law, (n, K P)."""
@@ -586,15 +609,6 @@ def rows_at(head: Head, x: Tensor) -> RowsAt:
         return RowsAt(head, head(x), lambda scores: torch.einsum("cn,cnp->np", scores, jacobian))
 
 
-def _with_zeros(sums: ScoreSums, like: ScoreSums) -> ScoreSums:
-    """Sums of scores as sums of statistics of which the others are zero."""
-    out = [torch.zeros_like(getattr(like, name)) for name in ("gradient", "first", "second")]
-    out[0][: len(sums.gradient)], out[1][: len(sums.first)] = sums.gradient, sums.first
-    if out[2].shape[-1]:
-        out[2][: len(sums.first), : len(sums.first)] = sums.second
-    return ScoreSums(sums.n, sums.log_p, *out)
-
-
 def _coarse(head: LinearHead, bins: StateBins) -> StateBins:
     """Few bins of states, for the same groups of dt."""
     return StateBins(head, torch.unique(bins.dt), _COARSE)
@@ -602,12 +616,6 @@ def _coarse(head: LinearHead, bins: StateBins) -> StateBins:
 
 def _ratio(values: Tensor, by: Tensor) -> Tensor:
     return torch.where(by > 0, values / by.clamp(min=1e-300), 0.0)
-
-
-def _means(values: Tensor, at: Tensor, number: Tensor) -> Tensor:
-    """Means (M, P) of rows (n, P) over the bins `at`."""
-    total = torch.zeros((len(number), values.shape[1]), dtype=torch.float64).index_add_(0, at, values)
-    return total / number.clamp(min=1.0)[:, None]
 
 
 # -- simulated pairs as parts of a batch -------------------------------------------------------------------------------

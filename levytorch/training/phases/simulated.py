@@ -26,7 +26,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.network import TangentPenalty
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.likelihood.simulated import FEWEST, SHARE, SimulatedPairs, SimulatedScore, windows_of
+from levytorch.likelihood.simulated import FEWEST, PILOT, SHARE, SimulatedPairs, SimulatedScore, windows_of
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.engines.lbfgs import LBFGSEngine
@@ -80,7 +80,7 @@ class SimulatedObjective(FullBatchObjective):
     """
 
     own: Information | None = None
-    pairs: Batch | None = None
+    pairs: FullBatch | None = None
     offset: tuple[Tensor, Tensor | None] | None = None
 
     def evaluate(self) -> Evaluation:
@@ -128,7 +128,7 @@ def simulated_objective(likelihood: Likelihood, batch: FullBatch, samples: FullB
     objective = SimulatedObjective(**vars(likelihood.objective(batch)))
     if samples is not None:
         objective.measure_offset(samples)
-        objective.pairs = samples.main if type(samples.main) is Batch else None
+        objective.pairs = samples if type(samples.main) is Batch else None
     return objective
 
 
@@ -160,6 +160,7 @@ class SimulatedRounds(CenteredRounds):
 
     name = "simulated"
     objective: SimulatedObjective
+    _known: tuple[Tensor, Tensor] | None
 
     def __init__(
         self,
@@ -176,15 +177,33 @@ class SimulatedRounds(CenteredRounds):
             if before.reached or self.attempt < _ATTEMPTS:
                 self.score.windows, self.score.pairs = windows_of(objective), objective.pairs
         objective.penalty, objective.own = penalty, None
+        self.objective, self._known = objective, None
+        if self.score.windows is not None:
+            assert before is not None
+            self._look_ahead(before)
         likelihood = replace(course.end.likelihood, head=objective.head)  # the tangent of a network
         super().__init__(course.engine, likelihood, objective, penalty)
         if before is not None:
             self.frozen = before.frozen
 
+    @torch.no_grad()
+    def _look_ahead(self, before: SimulatedRounds) -> None:
+        """Find how many simulations all statistics together need, by means of few."""
+        wanted, self.score.n_simulated = self.score.n_simulated, min(self.score.n_simulated, PILOT)
+        _, ev = self.score.centered()
+        self._known = self.score.slope_and_variance(ev)
+        self.objective.own = own = self.score.with_noise(*self._known)
+        self.linear, self.frozen = before.linear, before.frozen
+        self.share = self.score.share(own, self.objective.precision())
+        self.score.n_simulated, self.score.substeps = max(wanted, self.score.enough(self.share)), self._substeps()
+        self.objective.own = None
+
     def centered(self) -> tuple[Tensor, Evaluation]:
         return self.score.centered()
 
     def information_at(self, ev: Evaluation) -> Information:
+        if self._known is not None:  # of the same place
+            return self.score.with_noise(*self._known)
         return self.score.information(ev)
 
     def settle(self) -> bool:
