@@ -59,7 +59,8 @@ _PATHS = 1 << 16  # simulated paths for the slope of the equation, at least
 _PATHS_EACH = 1 << 12  # and for every statistic where there are several: weights made from the slope carry its noise
 PRODUCTS = 1 << 18  # simulated steps at most, of which products are taken where tails are lost
 _NOISY = 1 << 15  # simulated steps, of which the variance of the simulated part is taken
-_PAIRS = 100  # for every statistic: with fewer, weights made from products of them would be noise
+_PAIRS = 1000  # for every statistic: with fewer they gain little, and their weights are noise
+_PRIOR = 0.1  # of the precision of the penalty, in the variance of the equation
 _NARROWEST = 0.5  # of the width of a window, where thresholds are close
 _RARE = 16  # times as many are looked through for those that end in the tail
 _CHUNK = 1 << 13  # paths at a time
@@ -415,9 +416,15 @@ class SimulatedScore:
         return self.with_noise(*self.slope_and_variance(ev))
 
     def with_noise(self, slope: Tensor, variance: Tensor) -> Information:
-        """The information, with the variance of what is simulated."""
+        """The information, with the variance of what is simulated.
+
+        Of what the data says nothing about, the variance of the few pairs there is chance, and its inverse without
+        bounds. A part of the penalty's precision is added to it, which is small beside what the data does determine.
+        """
         if self.noise is not None:
             variance = variance + self.noise
+        precision = self.objective.precision().repeat(self.count)
+        variance = variance + torch.diag(_PRIOR * precision / self.objective.n)
         return Information(slope, variance, slope.T @ symmetric_inverse(variance) @ slope)
 
     @torch.no_grad()

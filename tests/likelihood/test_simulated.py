@@ -25,7 +25,7 @@ from levytorch.likelihood.tail import TailSettings
 
 D = torch.float64
 THRESHOLDS = {"CT": 3.0, "TRT": 12.0}
-N = 20_000
+N = 30_000
 
 
 def varied(head, seed: int = 0, size: float = 0.5):

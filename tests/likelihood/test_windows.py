@@ -79,7 +79,7 @@ def test_where_they_are_used():
     assert windows is not None
     assert float(objective.masses.CT.min()) > 6 * windows.widest > 0
     _, data = known_pairs()
-    few = make_objective(fourier(), make_pools(data[:900], CT=None), TailSettings(), FrozenLaw("table"))
+    few = make_objective(fourier(), make_pools(data[:20_000], CT=None), TailSettings(), FrozenLaw("table"))
     assert windows_of(few) is None
     near = TailSettings(method="conditional", CT=0.5, TRT=12.0)
     pools = make_pools(data, CT=0.5, TRT=12.0, min_tail=1)

@@ -101,7 +101,7 @@ class CenteredRounds(Phase):
             flat = torch.diag(1e-12 * G.diagonal().max().expand(len(G)))
             step, curvature = guarded_solve(G + flat, self._turn @ self._U, f"the {self.name} law"), G
         else:
-            step, curvature = lead_to_evidence(self.penalty, theta, self._turn @ self._U, G, n * G, n)
+            step, curvature = self._penalised(self.penalty, theta, self._turn @ self._U, G)
         distance = float(n * step @ curvature @ step)
         R_sample = 0.0 if self.likelihood.masses is None else self.likelihood.masses.R_sample
         self.logged = {"tail/TCF": self._evaluation.tcf, "tail/R_sample": R_sample}
@@ -125,6 +125,10 @@ class CenteredRounds(Phase):
             if not self.stopped:
                 self._evaluate()
         return nll
+
+    def _penalised(self, penalty: RoughnessPenalty, theta: Tensor, score: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+        """The step and the curvature with a penalty, whose strengths follow."""
+        return lead_to_evidence(penalty, theta, score, G, self.objective.n * G, self.objective.n)
 
     def turn_back(self) -> None:
         """After a round that came no nearer: the head stays where it was nearest."""

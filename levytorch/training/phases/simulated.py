@@ -25,8 +25,8 @@ from levytorch.likelihood.held_steps import shown_by_steps
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.network import TangentPenalty
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.likelihood.simulated import FEWEST, PILOT, SHARE, SimulatedPairs, SimulatedScore, windows_of
+from levytorch.likelihood.penalty import RoughnessPenalty, guarded_solve, symmetric_inverse
+from levytorch.likelihood.simulated import FEWEST, MOST, PILOT, SHARE, SimulatedPairs, SimulatedScore, windows_of
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.engines.lbfgs import LBFGSEngine
@@ -41,11 +41,13 @@ _ATTEMPTS = 3  # with more simulations than before, or with more statistics
 _REST, _SMALL = 0.5, 0.2  # m substeps leave this part over m^2 of the frozen law's bias; standard errors that it may be
 _MOST_SUBSTEPS = 64
 SUBSTEPS_OF_ALPHA = 16  # at least where alpha depends on the state, for which the substeps are of first order
+_MARGIN = 1.3  # on the number of simulations that few of them have shown to be enough
 _LARGEST = 0.039  # of the variance: simulations then add 2 % to a standard error
 _ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
 _NOISE = 2.0  # standard deviations of the simulation, within which the frozen law cannot be distinguished from this one
 MOST_OF_CLIMB = 1 << 21  # simulated steps, which a climb passes over again and again
 _CLIMBS = 6  # of a head that is not linear, at most
+_LED, _FOLLOWED = 1, 10.0  # the round in which strengths of the penalty move, and their largest change (a factor)
 _NEAR = 1e-3  # of the change of coefficients in the first climb: simulated pairs need not be made again
 
 
@@ -195,8 +197,19 @@ class SimulatedRounds(CenteredRounds):
         self.objective.own = own = self.score.with_noise(*self._known)
         self.linear, self.frozen = before.linear, before.frozen
         self.share = self.score.share(own, self.objective.precision())
-        self.score.n_simulated, self.score.substeps = max(wanted, self.score.enough(self.share)), self._substeps()
+        enough = min(int(_MARGIN * self.score.enough(self.share)), MOST)
+        self.score.n_simulated, self.score.substeps = max(wanted, enough), self._substeps()
         self.objective.own = None
+
+    def _penalised(self, penalty: RoughnessPenalty, theta: Tensor, score: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+        """Strengths that followed every round would follow its error, and the rounds would not end: they move once."""
+        before = penalty.strengths.clone()
+        if self.steps == _LED:
+            super()._penalised(penalty, theta, score, G)
+            penalty.strengths = torch.minimum(torch.maximum(penalty.strengths, before / _FOLLOWED), before * _FOLLOWED)
+        precision = penalty.precision() / self.objective.n
+        curvature = G + torch.diag(precision)
+        return guarded_solve(curvature, score - precision * theta, "the simulated law"), curvature
 
     def centered(self) -> tuple[Tensor, Evaluation]:
         return self.score.centered()
