@@ -8,7 +8,7 @@ python benchmarks/simulated.py all          all of them, seed after seed
 python benchmarks/simulated.py summary      the tables, from what the others have written
 
 Every number is a row of a CSV (--results), appended as soon as it is there; rows that are there are not made again.
-Rows of the exact law on the variable example are those of benchmarks/exact_fit.py, on the same data.
+On the variable example the exact law is fitted to the same data.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,6 @@ NAMES = ("b", "D_o", "D_f")
 KEY = ("study", "data", "trajectories", "seed", "law")
 FIELDS = (*KEY, "quantity", "value", "command", "commit")
 HERE = Path(__file__).parent / "results" / "simulated.csv"
-EXACT = Path(__file__).parent / "results" / "exact_fit.csv"
 FIELD = 64  # states at which mean error fields are kept, in one dimension
 
 Rows = Iterator[tuple[str, float | str]]
@@ -115,18 +115,22 @@ def timed(fit: Callable[[], object]) -> tuple[object, float]:
 
 
 def variable(results: Results, n: int, seed: int, kinds: list[str]) -> None:
+    @cache
+    def pairs() -> Transitions:
+        return simulate(TRUTH, n, 40, DT, substeps=20, order=2, seed=seed).transitions()
+
     for kind in kinds:
+        for law in ("simulated", "exact"):
 
-        def rows(kind: str = kind) -> Rows:
-            data = simulate(TRUTH, n, 40, DT, substeps=20, order=2, seed=seed).transitions()
-            data = data if kind == "unbiased" else data.censor(**THRESHOLDS, seed=seed)
-            how = {"engine": "evidence", "penalty": "harmonics", "law": "simulated", "tail": TAILS[kind]}
-            found, seconds = timed(lambda: recover(data, alpha=ALPHA, n_basis=N_BASIS, seed=seed, **how))
-            true = [getattr(TRUTH, name)(X) for name in NAMES]
-            yield from curves(list(found.coefficients(X)[:3]), true, list(found.std(X)), len(X) // FIELD)
-            yield from facts(found, seconds)
+            def rows(kind: str = kind, law: str = law) -> Rows:
+                data = pairs() if kind == "unbiased" else pairs().censor(**THRESHOLDS, seed=seed)
+                how = {"engine": "evidence", "penalty": "harmonics", "law": law, "tail": TAILS[kind]}
+                found, seconds = timed(lambda: recover(data, alpha=ALPHA, n_basis=N_BASIS, seed=seed, **how))
+                true = [getattr(TRUTH, name)(X) for name in NAMES]
+                yield from curves(list(found.coefficients(X)[:3]), true, list(found.std(X)), len(X) // FIELD)
+                yield from facts(found, seconds)
 
-        results.make(("variable", kind, n, seed, "simulated"), rows)
+            results.make(("variable", kind, n, seed, law), rows)
 
 
 def plane(results: Results, n: int, seed: int) -> None:
@@ -278,25 +282,23 @@ def summary(path: Path) -> None:
 
 def against_exact(found: dict[tuple[str, ...], dict[str, dict[int, Any]]]) -> None:
     """Geometric means over seeds of the errors on the variable example over those of the exact law on the same data."""
-    rows = csv.DictReader(EXACT.open())
-    exact: dict[tuple[str, str, int], dict[str, float]] = {}
-    for row in rows:
-        if (row["study"], row["law"]) == ("recovery", "exact") and float(row["dt"]) == DT:
-            key = (row["data"], row["trajectories"], int(row["seed"]))
-            exact.setdefault(key, {})[row["quantity"]] = float(row["value"])
-    for kind in TAILS:
-        for (study, data, n, _), q in found.items():
-            if (study, data) != ("variable", kind):
-                continue
-            ratios = {
-                c: [value / exact[kind, n, seed][f"error_{c}"] for seed, value in q[f"error_{c}"].items()
-                    if (kind, n, seed) in exact]
-                for c in NAMES
-            }  # fmt: skip
-            if ratios["b"]:
-                each = ", ".join(f"{c} {math.exp(np.mean(np.log(ratios[c]))):.3f}" for c in NAMES)
-                whole = math.exp(np.mean([np.mean(np.log(ratios[c])) for c in NAMES]))
-                print(f"\n{kind}, {len(ratios['b'])} seeds: errors over the exact law's: {each}; together {whole:.3f}")
+    for (study, kind, n, law), q in sorted(found.items()):
+        exact = found.get((study, kind, n, "exact"))
+        if study != "variable" or law != "simulated" or exact is None:
+            continue
+        ratios = {
+            c: [
+                value / exact[f"error_{c}"][seed] for seed, value in q[f"error_{c}"].items() if seed in exact["error_b"]
+            ]
+            for c in NAMES
+        }
+        if ratios["b"]:
+            each = ", ".join(f"{c} {math.exp(np.mean(np.log(ratios[c]))):.3f}" for c in NAMES)
+            whole = math.exp(np.mean([np.mean(np.log(ratios[c])) for c in NAMES]))
+            print(
+                f"\n{kind}, {n} trajectories, {len(ratios['b'])} seeds: errors over the exact law's: {each}; ", end=""
+            )
+            print(f"together {whole:.3f}")
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from levytorch.training.fit import Fit
 from levytorch.training.recovery import law_of
 from levytorch.training.settings import make_settings
 from tests.training.test_exact_fit import GRID, STEEP, THRESHOLDS, TRUTH, excess, steep
+from tests.training.test_line import MIDDLE, SYSTEM
 
 
 def fitted(data: Transitions, law: str, **options):
@@ -106,6 +107,35 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_numbers():
         resumed = Fit.of(data, settings)
         resumed.load_state_dict(state)
         assert torch.equal(resumed.run().theta, whole.recovery().theta)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 12])
+def test_rounds_under_a_penalty_converge_on_a_line(seed):
+    """There are few pairs towards the ends of the window, of which the data says less than the prior."""
+    x0 = np.random.default_rng(seed).normal(size=400)
+    data = simulate(SYSTEM, 400, 50, 0.005, x0=x0, seed=seed, substeps=20).transitions()
+    frozen, found = (
+        recover(data, alpha=0.75, period=None, engine="evidence", law=law) for law in ("frozen", "simulated")
+    )
+    assert found.converged
+    for name, std in zip(("b", "D_o", "D_f"), found.std(MIDDLE)):
+        z = (getattr(found, name)(MIDDLE) - getattr(SYSTEM, name)(MIDDLE)) / std
+        assert float(z.square().mean().sqrt()) < 2.5
+        moved = (getattr(found, name)(MIDDLE) - getattr(frozen, name)(MIDDLE)) / std
+        assert float(moved.abs().max()) < 3
+
+
+@pytest.mark.long
+def test_more_statistics_than_the_score():
+    data = steep()
+    assert len(data) > 1000 * 3 * 9
+    exact, found = (fitted(data, law, n_basis=3) for law in ("exact", "simulated"))
+    assert found.converged
+    # nearly the exact law's errors, and close to its estimates: a fifth of a standard error of it is the simulation's
+    for a, b in zip(found.std(GRID), exact.std(GRID)):
+        assert float((a / b - 1).abs().max()) < 0.2
+    assert apart(exact, found) < 1.5
 
 
 @pytest.mark.long
