@@ -180,8 +180,14 @@ class FitReport:
         """The table; doubts: without them where the checks of a run say the same."""
         facts = self.facts()
         lines = [" levytorch fit ".center(WIDTH, "=")]
-        for (left, value), (right, number) in zip(facts[::2], facts[1::2]):
-            lines.append(f"{left:<15}{printable(value)[:33]:<34}{right:<16}{number[:15]:>15}")
+        pairs = [
+            (left, printable(value), right, number) for (left, value), (right, number) in zip(facts[::2], facts[1::2])
+        ]
+        # a long value takes the columns that the numbers leave
+        most = WIDTH - 31 - max(len(number) for *_, number in pairs)
+        room = max(34, min(most, 1 + max(len(value) for _, value, *_ in pairs)))
+        for left, value, right, number in pairs:
+            lines.append(f"{left:<15}{value[: room - 1]:<{room}}{right:<16}{number[: 49 - room]:>{49 - room}}")
         first, *heads = self.columns()
         wide = (WIDTH - 12) // len(heads)
         lines += ["-" * WIDTH, MEANS, f"{first:<12}" + "".join(f"{head:>{wide}}" for head in heads)]
@@ -402,7 +408,9 @@ def _joined(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 def head_in_words(head: Any) -> str:
     """Its kind, its size, and where states live."""
     states = head.of_states[0] if head.clock_row is not None else head
-    name = type(states).__name__.removesuffix("Head").lower()
+    name = (
+        type(states).__name__.removesuffix("Head").removeprefix("Periodic").lower()
+    )  # on a circle splines are periodic
     where = "line" if head.period is None else "circle" if head.dim == 1 else "torus"
     functions = getattr(head, "n_basis", None)
     size = "" if functions is None else f", {functions} functions" if functions != 1 else ", constants"

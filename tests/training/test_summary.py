@@ -40,6 +40,17 @@ def test_the_table(found):
     assert f"{LOCATION}." in found.report.notes  # alpha < 1/2: steps have no mean
 
 
+def test_a_long_name_takes_the_columns_that_numbers_leave(found):
+    model = "polynomial, 21 functions on a line"
+    long = replace(found.report, model=model, log_likelihood=-123456.78)
+    lines = long.text().splitlines()
+    assert f"{model} Pairs" in lines[1]
+    assert {len(line) for line in lines[1:7]} == {WIDTH}
+    narrow = replace(long, model="m" * 60, log_likelihood=-1234567890.12)
+    assert {len(line) for line in narrow.text().splitlines()[1:7]} == {WIDTH}
+    assert "-1,234,567,890." in narrow.text()
+
+
 def test_criteria(found):
     k, n = found.theta.numel(), 12_000
     assert found.nobs == n
