@@ -38,7 +38,8 @@ SECTIONS = (
 )
 KEYS = (
     *SECTIONS,
-    *("dynamics", "seed", "alpha", "tempering", "memory", "drift", "init", "units", "beta", "empirical"),
+    *("dynamics", "seed", "alpha", "tempering", "memory", "drift", "observation_noise", "init", "units"),
+    *("beta", "empirical"),
     *("policy", "actions", "shared", "n_action"),
     *("resume", "directory", "cluster", "experiment", "arm", "variant"),
 )
@@ -179,6 +180,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             tempering=config.get("tempering", 0.0),
             memory=config.get("memory"),
             drift=config.get("drift", "location"),
+            observation_noise=config.get("observation_noise"),
             **head,
             tail="auto" if tail.get("method") == "auto" else tail,
             engine=maximiser,

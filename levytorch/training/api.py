@@ -47,6 +47,7 @@ def recover(
     n_modulation: int = 9,
     memory: float | Sequence[float] | str | None = None,
     drift: str = "location",
+    observation_noise: float | str | None = None,
     client: Any = None,
     **options: Any,
 ) -> Any:
@@ -101,6 +102,10 @@ def recover(
         drift: what b is: the "location" of the law of a step, where the likelihood puts it, or with tempering the
             "mean" of a step, by least squares. They differ where steps are not symmetric: an animal that rests in most
             hours has its location at the rests, and returns home by its mean.
+        observation_noise: for states that are measured with an error: the standard deviation of independent Gaussian
+            errors in the units of x, or "learn". b, D_o, D_f and alpha are then those of the states without errors.
+            `found.observation_noise` has it. Noise that cannot be told from zero is dropped. For trajectories in one
+            dimension.
         client: a `dask.distributed.Client`, for data that are files: a pattern, a list of paths, or
             `levytorch.distributed.Files`.
         options: further keywords of the head (origin, positivity, window, knots, continuation, degree, width, depth,
@@ -136,6 +141,7 @@ def recover(
         n_modulation=n_modulation,
         memory=memory,
         drift=drift,
+        observation_noise=observation_noise,
         **{"init": init, "units": units, "density": density, "law": law, "std": std},
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **fit_options,

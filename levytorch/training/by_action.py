@@ -120,6 +120,11 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
             "memory must be fitted to pairs that follow each other, found actions, whose pairs are fitted apart; pass "
             "actions=None, or leave memory out."
         )
+    if settings.observation_noise is not None:
+        raise InputError(
+            "observation_noise must be fitted to pairs that follow each other, found actions, whose pairs are fitted "
+            "apart; pass actions=None, or leave observation_noise out."
+        )
     if settings.alpha.mode == "function":
         raise InputError(
             'alpha must be one number for all actions, found alpha="function": generators of different alpha cannot '

@@ -35,7 +35,7 @@ from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.engines.base import Clock, Engine
 from levytorch.training.outcome import outcome, reported_head
-from levytorch.training.phases import Course, Maximise, Phase, plan_of
+from levytorch.training.phases import Course, Maximise, Phase, Plan, plan_of
 from levytorch.training.phases.base import first_law
 from levytorch.training.phases.prepare import Prepare
 from levytorch.training.problem import Problem, all_data, unwrapped
@@ -164,8 +164,11 @@ class Fit:
         """No fit takes more steps than this."""
         if self.settings is None:
             return self.engine.max_steps
-        later = sum(phase.most_steps(self.engine) for phase in plan_of(self.settings.law, self.engine))
+        later = sum(phase.most_steps(self.engine) for phase in self._plan(self.settings))
         return 1 + MOST_CANDIDATES + 2 * later
+
+    def _plan(self, settings: FitSettings) -> Plan:
+        return plan_of(settings.law, self.engine, noisy=settings.observation_noise is not None)
 
     def step(self, batch: Batch | FullBatch) -> StepReport:
         """One step of the present phase."""
@@ -315,7 +318,7 @@ class Fit:
         data = problem.batches or all_data(problem)
         head = problem.head if self.units == Units() else problem.head.in_units(self.units)
         self.course, self._drawer = Course(problem, head, data, s.engine, self.ranks, s.law), None
-        first, *self._following = plan_of(s.law, s.engine)
+        first, *self._following = self._plan(s)
         phase = first.begin(self.course)
         assert phase is not None
         return phase

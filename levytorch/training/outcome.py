@@ -41,7 +41,9 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
     include_vanished(recovery, course.vanished)
     problem, settings, metrics = course.problem, course.problem.settings, recovery.metrics
     log_unit = head.dim * problem.units.log_length
-    if course.data.blocks is not None:
+    if course.noise_at_zero is not None:
+        metrics["observation_noise"] = {"value": 0.0, "learned": True, **course.noise_at_zero}
+    if course.data.blocks is not None and not recovery.observation_noise:
         recovery.blocks = replace(course.data.blocks, law=course.end.likelihood.law, treatment=settings.tail)
     metrics |= engine_facts(settings.engine, settings.engine_reason)
     if problem.selection is not None:

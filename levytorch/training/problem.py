@@ -28,6 +28,7 @@ from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.transitions import OUTSIDE
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.likelihood.filter import Chains
 from levytorch.likelihood.laws import Missing, distinct_steps
 from levytorch.likelihood.tail import TailSettings
 from levytorch.spaces.basis import per_coordinate
@@ -47,6 +48,7 @@ from levytorch.training.start import (
     starting_head,
 )
 
+_FOLLOWING = 0.5  # of the pairs, for observation noise
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
 
 
@@ -275,6 +277,8 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
     if settings.has_inputs:
         check_inputs(transitions, settings)
+    if settings.observation_noise is not None:
+        check_chains(transitions, settings.head.period)
     if isinstance(transitions, Lattice):
         check_lattice(settings)
         return settings
@@ -303,6 +307,24 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
     if plain is not None and plain["name"] in LINEAR and len(transitions) < 20:
         raise InputError(f"transitions must hold at least 20 pairs for a fit, found {len(transitions)}; use more data.")
     return settings
+
+
+def check_chains(data: Transitions | Lattice, period: Any) -> None:
+    """Refuse pairs without the ones before them: it is these that tell observation noise from steps."""
+    found = None
+    if not isinstance(data, Transitions):
+        found = "a lattice"
+    elif data.dim > 1:
+        found = f"{data.dim} coordinates"
+    else:
+        pairs = Chains.of(data, period if isinstance(period, int | float) else None)
+        if pairs.neighbours < _FOLLOWING * len(data):
+            found = f"{pairs.neighbours} of {len(data)} pairs that begin where the pair before them ended"
+    if found is not None:
+        raise InputError(
+            "observation_noise must be fitted to the pairs of whole trajectories in one dimension, in their order, "
+            f"found {found}; pass Trajectories or their transitions(), or leave observation_noise out."
+        )
 
 
 def check_head_and_data(head: Head, data: Transitions | Lattice) -> None:

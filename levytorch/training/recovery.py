@@ -157,6 +157,16 @@ class Recovery(Reported):
         """The memory of the sizes of past steps, where the fit had one: half-lives and f(m) with their errors."""
         return fitted_memory(self) if "memory" in self.metrics else None
 
+    @property
+    def observation_noise(self) -> float:
+        """The standard deviation of the errors of observations, in the units of x; 0 where there are none."""
+        return float(self.metrics.get("observation_noise", {}).get("value", 0.0))
+
+    @property
+    def observation_noise_std(self) -> float:
+        """Standard error of the observation noise: 0 where it was given, one-sided where it is estimated as zero."""
+        return float(self.metrics.get("observation_noise", {}).get("std", 0.0))
+
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property
     def support(self) -> tuple[float, float] | None:

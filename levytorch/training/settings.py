@@ -36,7 +36,7 @@ READING = ("time", "times", "value", "id", "dt", "reward", "action", "time_unit"
 # what a misspelt option may have meant beside those of the head and the engine
 ARGUMENTS = (
     *("alpha", "coefficients", "n_basis", "period", "tempering", "D_o", "D_f", "tail", "engine", "seed", "modulation"),
-    *("n_modulation", "memory", "drift", "actions", "shared", "n_action"),
+    *("n_modulation", "memory", "drift", "observation_noise", "actions", "shared", "n_action"),
 )
 _NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "tempering", "tempering_mode", *KNOWABLE}
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
@@ -136,6 +136,7 @@ class FitSettings:
     memory: Memory | tuple[float, ...] | str | None = None  # of the sizes of past steps; half-lives, or "learn"
     drift: str = "location"  # what b is: where the likelihood puts the law of a step, or the mean of a step
     profile: dict[str, Any] | None = None  # what is reported of half-lives that were learned
+    observation_noise: float | str | None = None  # its standard deviation, or "learn"
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as requested"  # why this engine
 
@@ -165,6 +166,7 @@ def make_settings(
     n_modulation: int = 9,
     memory: Any = None,
     drift: str = "location",
+    observation_noise: Any = None,
     **options: Any,
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
@@ -254,8 +256,11 @@ def make_settings(
     if drift == "mean":
         check_mean(head, tails, tempered.active)
         rest["law"], data["lattice"] = _frozen_alone(rest["law"], data.get("lattice"))
+    rest["observation_noise"] = _noise(observation_noise)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
-    return FitSettings(spec, head, plain if own is None else None, engine, tails, data, seed=seed, **rest)
+    settings = FitSettings(spec, head, plain if own is None else None, engine, tails, data, seed=seed, **rest)
+    _check_noise(settings)
+    return settings
 
 
 def _build(plain: dict[str, Any], alpha: AlphaSpec, tempering: TemperingSpec, seed: int) -> Head:
@@ -287,6 +292,45 @@ def _frozen_alone(law: str | Law, lattice: str | None) -> tuple[str, str]:
             f"{law if isinstance(law, str) else law.name} and lattice {lattice}; leave them out."
         )
     return "frozen", "never"
+
+
+def _noise(noise: Any) -> float | str | None:
+    """None, "learn", or a standard deviation."""
+    if noise is None or (isinstance(noise, str) and noise == "learn"):
+        return noise
+    return positive_number("observation_noise", noise, 'give its standard deviation in the units of x, or "learn"')
+
+
+def _check_noise(settings: FitSettings) -> None:
+    """Refuse what the filter of observation noise cannot be used with."""
+    if settings.observation_noise is None:
+        return
+    found = None
+    if settings.engine.name != "fisher":
+        found = f"engine {settings.engine.name}"
+    elif settings.law not in ("auto", "exact", "frozen"):
+        found = f"law {settings.law if isinstance(settings.law, str) else settings.law.name}"
+    elif settings.tail.active or settings.tail.TRT is not None:
+        found = f"tail.method {settings.tail.method}"
+    elif settings.memory is not None:
+        found = "a memory"
+    elif settings.drift != "location":
+        found = f'drift "{settings.drift}"'
+    elif settings.modulation is not None:
+        found = "a modulation"
+    elif settings.data.get("validation"):
+        found = "held-out pairs"
+    elif settings.data.get("lattice") == "always":
+        found = "a lattice"
+    elif settings.head.dim not in (None, 1):
+        found = f"{settings.head.dim} coordinates"
+    if found is not None:
+        raise InputError(
+            "observation_noise must be fitted to whole trajectories in one dimension, by engine fisher or evidence, "
+            "under law auto, exact or frozen, with drift location, without a treatment of tails, a memory, a modulation "
+            "or held-out pairs, "
+            f"found {found}; leave that out, or observation_noise."
+        )
 
 
 def _half_lives(memory: Any) -> tuple[float, ...] | str | None:

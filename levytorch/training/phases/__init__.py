@@ -11,6 +11,7 @@ from levytorch.training.engines.base import Engine
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.corrected import Corrected
 from levytorch.training.phases.exact import Exact
+from levytorch.training.phases.filtered import FilteredPhase
 from levytorch.training.phases.last_layer import LastLayer
 from levytorch.training.phases.maximise import Frozen, Maximise, OwnLaw
 from levytorch.training.phases.simulated import Simulated, SimulatedDraws
@@ -25,11 +26,16 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def plan_of(law: str | Law, engine: Engine) -> Plan:
-    """The phases of a fit under a law. After mini-batches the last layer of a network takes the place of its head."""
+def plan_of(law: str | Law, engine: Engine, *, noisy: bool = False) -> Plan:
+    """The phases of a fit under a law. After mini-batches the last layer of a network takes the place of its head.
+
+    noisy: with observation noise; the phases behind that one have their turn where the noise was dropped.
+    """
     if not isinstance(law, str):
         return (OwnLaw,)
     first, *later = PLANS[law]
+    if noisy:
+        later = [FilteredPhase, *later]
     if engine.full_batch:
         return (first, *later)
     return (SimulatedDraws if law == "simulated" else first, LastLayer, *later)

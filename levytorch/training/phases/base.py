@@ -44,6 +44,7 @@ class Course:
         maximum: the result of the first maximisation, under the frozen law or one of the user's own.
         vanished: a coefficient that it estimates as zero.
         exact: the data, the frozen and the exact law, once it is decided that the fit goes on under the exact law.
+        noise_at_zero: of observation noise that was dropped, its error and a bound.
         corrected: the phase of that name, once it has finished.
     """
 
@@ -59,6 +60,7 @@ class Course:
     maximum: Maximum | None = None
     vanished: Vanished | None = None
     exact: ExactSetting | None = None
+    noise_at_zero: dict[str, float] | None = None
     corrected: Corrected | None = None
 
     @property
