@@ -12,7 +12,7 @@ differences of the mean score of the path so far, which a second forward pass ca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from levytorch.data.memory import follows
 from levytorch.errors import NumericalError
 from levytorch.law.threads import in_blocks
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.likelihood.exact_rule import SIZES
+from levytorch.likelihood.exact_scores import COARSER, TAIL_NODES
 from levytorch.likelihood.filter_kernels import draw, mark, most_rows, scores, smooth
 from levytorch.likelihood.frozen import FrozenLaw, to_predictors
 
@@ -37,8 +39,8 @@ _MOST_NODES = 101
 _FINE = 0.2  # distance of nodes from which states are drawn
 _STEP = 0.05  # of the table in asinh(dx / scale)
 _DT_STEP = 0.1  # and in log dt, where there are many
-_PER_WAVE, _LEAST_STATES, _STATES_OF_NETWORK = 16, 96, 256
-_COARSER = 2  # times, of all of these, for an information matrix under the exact law, of which few digits are wanted
+_PER_FUNCTION, _LEAST_STATES, _STATES_OF_NETWORK = 8, 96, 256
+_COARSER = 2  # times, of all of these, for an information matrix, of which few digits are wanted
 _CLOSE = 0.5  # of the width of a step: the scale along dx
 _SHRUNK = 2.0  # a width that has changed by so much asks for another table
 _PARTS = 2  # of the chains, for each thread
@@ -168,7 +170,7 @@ class NoisyLikelihood:
         if isinstance(head, TangentHead):
             n = _STATES_OF_NETWORK
         else:
-            n = max(_LEAST_STATES, _PER_WAVE * max(head.sizes) // (2 if head.period is not None else 1))
+            n = max(_LEAST_STATES, _PER_FUNCTION * max(head.sizes))
         n //= self.coarser
         low, high = head.bounds[0]
         if head.is_constant:
@@ -248,6 +250,16 @@ class NoisyLikelihood:
         times = self.times[rows.sheet] if len(self.times) > 1 else self.times[0]
         return law.log_prob(self.head, self.x[rows.row], self.dx[rows.column], times)
 
+    def _coarser_law(self) -> ExactLaw:
+        """The exact law on a coarser grid, for scores of which few digits are wanted."""
+        assert isinstance(self.law, ExactLaw)
+        rules = {}
+        for dt in self.times.tolist():
+            rule = self.law.rule(self.head, dt)
+            size = next(size for size in SIZES if size >= COARSER * rule.n)
+            rules[dt] = replace(rule, n=size, tail=TAIL_NODES)
+        return ExactLaw(self.law.tolerance, rules)
+
     def _pass(self, table: np.ndarray, s: float, weights: bool) -> tuple[float, float, np.ndarray]:
         c, (z, prior) = self.chains, self.nodes(s)
         arrays = (c.begins, c.ends, c.x.numpy(), c.dx.numpy(), self.sheets, self.shares)
@@ -324,8 +336,9 @@ class NoisyLikelihood:
     @torch.no_grad()
     def information(self, s: float) -> tuple[Tensor, Tensor]:
         """Sum of the outer products of the scores (P + 1, P + 1), and of the scores (P + 1,), in theta and log s."""
-        if isinstance(self.law, ExactLaw) and self.coarser == 1:
-            return NoisyLikelihood(self.head, self.law, self.chains, self.reach, _COARSER).information(s)
+        if self.coarser == 1:
+            law = self._coarser_law() if isinstance(self.law, ExactLaw) else self.law
+            return NoisyLikelihood(self.head, law, self.chains, self.reach, _COARSER).information(s)
         rows, head = self._read(s), self.head
         P = head.theta.numel()
         if isinstance(self.law, ExactLaw):

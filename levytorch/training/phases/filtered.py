@@ -38,11 +38,11 @@ from levytorch.training.recovery import Recovery
 from levytorch.training.report import AS_WELL, finish
 
 _SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05)  # of the median size of a step: noise to begin with
-_SCANNED = 20_000  # pairs, for that
+_SCANNED = 10_000  # pairs, for that
 _LEAST = 0.05  # of D_o, that is left of it
 _MOST_STEPS = 40
 _DONE = 1e-3  # twice the log-likelihood still to gain
-_NEAR = 0.5  # the same, from where an information matrix is good for the rest
+_FAR = 100.0  # the same, from where an information matrix is made anew
 _PAIRS = 8
 _FARTHEST, _FACTOR = 2.0, 0.7  # of the predictors of D_o and D_f, and of log s, in one step
 _HALVINGS = 8
@@ -286,7 +286,7 @@ class FilteredPhase(Phase):
     def _frozen_filter(self) -> NoisyLikelihood:
         if self.law == "frozen":
             return self.filter
-        return NoisyLikelihood(self.linear, self.likelihood.frozen_law, self.chains, self.filter.reach, 2)
+        return NoisyLikelihood(self.linear, self.likelihood.frozen_law, self.chains, self.filter.reach)
 
     def _start(self) -> None:
         found = self.filter.evaluate(self.s)
@@ -335,7 +335,7 @@ class FilteredPhase(Phase):
         fallen = self._slopes(at.found) - self._slopes(found)
         pairs = [*at.pairs, (whole, fallen)][-_PAIRS:]
         self.at = _Scoring(at.theta + moved, self.log_s, found, at.outer, pairs)
-        if self.steps == 4:  # the start was far away
+        if self.steps == 2 and decrement > _FAR:  # the start was far away
             with torch.no_grad():
                 self.at.outer = self._information()
         return -found.log_p / self.n
