@@ -200,6 +200,11 @@ class Transitions:
         new.repeats = bool(fields.get("repeats"))
         return new
 
+    def at(self, x: Tensor, dx: Tensor) -> Transitions:
+        """Pairs with other states and displacements, each of the same trajectory and over the same dt."""
+        dt = float(self.dt[0]) if self.uniform_dt else self.dt
+        return Transitions._build(x, dx, dt, self.membership, dropped=self.dropped, repeats=self.repeats)
+
     def _with_dt(self, dt: float) -> Transitions:
         """The same pairs with one dt for all."""
         new = copy.copy(self)

@@ -118,7 +118,7 @@ class FitReport:
         """The fields of metrics.json: the details, and the means of the table."""
         rows: dict[str, dict[str, Any]] = {}
         for one in self.estimates:
-            if one.name not in ("alpha", "tempering"):
+            if one.name not in ("alpha", "tempering", "observation noise"):
                 rows.setdefault(one.action, {})[one.name] = {
                     key: value for key in ("mean", "std", "error") if (value := getattr(one, key)) is not None
                 }
@@ -392,6 +392,14 @@ def _of_jumps(found: Any, details: Mapping[str, Any], level: float) -> list[Esti
             rows.append(Estimate(name, mean, note="" if std is None else "undetermined"))
         else:
             rows.append(Estimate(name, mean, std, max(0.0, mean - z * std), min(most, mean + z * std)))
+    if (noise := details.get("observation_noise")) is not None:
+        mean, std, name = float(noise["value"]), float(noise["std"]), "observation noise"
+        if not noise["learned"]:
+            rows.append(Estimate(name, mean, note="given"))
+        elif mean == 0.0:
+            rows.append(Estimate(name, mean, None, 0.0, float(noise["upper"]), "not above 0"))
+        else:
+            rows.append(Estimate(name, mean, std, max(0.0, mean - z * std), mean + z * std))
     return rows
 
 
@@ -443,6 +451,8 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
         out.append("b is the mean of a step over dt, by least squares; D_o and D_f are those about the location.")
     if (memory := getattr(found, "memory", None)) is not None:
         out.append(f"D_o and D_f are multiplied by f(m), m the mean size of past steps: {memory}.")
+    if getattr(found, "observation_noise", 0.0):
+        out.append("b, D_o and D_f are those of the states; observations have Gaussian errors besides.")
     if not details.get("tempering_told_from_zero", True):
         bound = details["tempering_upper"]
         out.append(f"The data does not show that jumps are truncated: tempering is at most {bound:.3g} (95 %).")

@@ -29,6 +29,7 @@ from levytorch.convert import (
     real_tensor,
     seed_of,
     shown,
+    switch,
     whole_number,
 )
 from levytorch.data.frames import frame_of
@@ -43,6 +44,7 @@ from levytorch.training.blocks import Blocks
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
 from levytorch.training.inputs import FittedMemory, fitted_memory, modulation_of
 from levytorch.training.memory import simulate_with_memory
+from levytorch.training.noise import observed as with_errors
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, robust_covariances
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors
@@ -352,25 +354,32 @@ class Recovery(Reported):
         domain = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
         return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **domain, tempering=self.tempering)
 
-    def simulate(self, n_trajectories: int, n_steps: int, dt: float | None = None, **options: Any) -> Trajectories:
+    def simulate(
+        self, n_trajectories: int, n_steps: int, dt: float | None = None, *, observed: bool = True, **options: Any
+    ) -> Trajectories:
         """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed).
 
-        Of a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.memory`).
+        Of a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.memory`). Of a fit
+        with observation noise the paths have errors as the data have; observed=False: the states themselves.
         """
         if self.memory is not None:
             return simulate_with_memory(self, n_trajectories, n_steps, dt, **options)
         if dt is None:
             raise InputError("dt must be given, found None; pass the time between two points of a path.")
-        return simulate(self.dynamics(), n_trajectories, n_steps, dt, **options)
+        paths = simulate(self.dynamics(), n_trajectories, n_steps, dt, **options)
+        noise = self.observation_noise if switch("observed", observed) else 0.0
+        return with_errors(paths, noise, paths.seed or 0) if noise else paths
 
     def forecast(self, x0: ArrayLike, horizon: float, **options: Any) -> Forecast:
         """Quantiles of the state from x0 on, until `horizon`; options: n_steps, levels, n_paths, substeps, seed.
 
+        Of a fit with observation noise those of what will be observed; observed=False: of the state.
         `levytorch.figures.forecasts.fan` draws it.
         """
         memory = self.memory
+        noise = self.observation_noise if switch("observed", options.pop("observed", True)) else 0.0
         if memory is None:
-            return forecast(self.dynamics(), x0, horizon, **options)
+            return forecast(self.dynamics(), x0, horizon, noise=noise, **options)
         steps = max(1, round(positive_number("horizon", horizon, "pass a length of time") / memory.rule.dt))
         m0 = options.pop("m0", None)
 
@@ -545,8 +554,12 @@ def forecast(
     substeps: int = 10,
     seed: Any = 0,
     paths: Callable[..., Trajectories] | None = None,
+    noise: float = 0.0,
 ) -> Forecast:
-    """Quantiles of n_paths paths from x0 (a number; d of them in d dimensions), at n_steps times up to the horizon."""
+    """Quantiles of n_paths paths from x0 (a number; d of them in d dimensions), at n_steps times up to the horizon.
+
+    noise: of observations, whose quantiles are then given behind the state x0.
+    """
     steps, number = whole_number("n_steps", n_steps, 1), whole_number("n_paths", n_paths, 100)
     until = positive_number("horizon", horizon, "pass a length of time")
     chosen = real_array("levels", levels)
@@ -565,6 +578,8 @@ def forecast(
     else:
         made = paths(number, steps, until / steps, begin, seed)
     x = made.to_array()
+    if noise:
+        x = np.concatenate([x[:, :1], with_errors(made, noise, seed).to_array()[:, 1:]], axis=1)
     quantiles = np.moveaxis(np.quantile(x, chosen, axis=0), 0, 1)
     return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, number, seed)
 

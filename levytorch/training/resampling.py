@@ -29,6 +29,7 @@ from levytorch.training.blocks import Blocks, blocks_of, counted
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.inputs import with_inputs_of
+from levytorch.training.noise import refuse_noise
 from levytorch.training.progress import counted_off
 from levytorch.training.reweighting import FirstOrder, Refitted, Reweighting, block_sandwiches, block_scores
 
@@ -86,6 +87,7 @@ def robust_covariances(recovery: Recovery, data: Transitions | Lattice | None) -
     From the scatter of the scores of blocks, and of trajectories where these are few, each with the variance of
     smoothing; and the one that trusts the law, below which a scatter of few blocks may fall by chance.
     """
+    refuse_noise(recovery, "kind robust", "use kind fisher")
     _check_scores(recovery, "kind robust")
     made = _reweighting(recovery, data)
     parameters = float(recovery.metrics.get("parameters", len(made.theta)))
@@ -97,6 +99,7 @@ def robust_covariances(recovery: Recovery, data: Transitions | Lattice | None) -
 
 def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(n_blocks, P): what theta changes by, to first order, when a block counts once more."""
+    refuse_noise(recovery, "influences", "use kind fisher")
     _check_scores(recovery, "influences")
     made = _reweighting(recovery, data)
     return made.influence if not isinstance(made.head, TangentHead) else made.head.spread(made.influence)
@@ -106,6 +109,7 @@ def bootstrap(
     recovery: Recovery, n: int, seed: int, data: Transitions | Lattice | None, progress: bool = False
 ) -> Replicas:
     """Refits to blocks drawn with replacement, each from the fit to all of them."""
+    refuse_noise(recovery, "a bootstrap", "use kind fisher")
     refit, _, blocks = refitting(recovery, data)
     generator = torch.Generator().manual_seed(seed)
     found = [refit(times) for times in counted_off(_draws(blocks, n, generator), "refits", progress)]

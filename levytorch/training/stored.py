@@ -166,6 +166,14 @@ def _memory(value: Any) -> bool:
         return False
 
 
+def _observation_noise(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("learned"), bool):
+        return False
+    return all(_number(value.get(key)) and value[key] >= 0 for key in ("value", "std")) and (
+        value["value"] > 0 or _number(value.get("upper"))
+    )
+
+
 _METRICS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("x_min", "x_max", "shared/chi2", "parameters"), _finite),
     **dict.fromkeys(("CT", "TRT"), _positive),
@@ -184,6 +192,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     "modulation": _modulation,
     "memory": _memory,
     "drift": lambda value: value == "mean",
+    "observation_noise": _observation_noise,
     "law": lambda value: (
         isinstance(value, str) and len(value) <= _LONGEST
     ),  # the name may be that of a law of the user's own
