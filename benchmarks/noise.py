@@ -139,7 +139,9 @@ def table(options: argparse.Namespace) -> None:
         if own:
             without = sum(float(r["AIC_difference"]) >= 0.0 for r in own)
             moved = max(float(r["moved"]) for r in own)
-            print(f"\n{system}, without noise: AIC prefers none in {without} of {len(own)}, moved by at most {moved:.2g}")
+            print(
+                f"\n{system}, without noise: AIC prefers none in {without} of {len(own)}, moved by at most {moved:.2g}"
+            )
 
 
 def clock(options: argparse.Namespace) -> None:

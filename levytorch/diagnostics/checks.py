@@ -16,7 +16,7 @@ from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.convert import seed_of, whole_number
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import check_jumps
-from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
+from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, may_be_noise, raise_alarms
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
 from levytorch.diagnostics.isotropy import check_isotropy
@@ -78,7 +78,7 @@ def diagnose(
     check_options(checks, max_pairs)
     seed = seed_of(seed)
     given = recovery
-    recovery, transitions = data_for(given, data)
+    recovery, transitions = data_for(given, data, seed)
     region = Region.of(recovery)
     law = law_of(recovery)
     diagnosis = Diagnosis(seed=seed)
@@ -88,7 +88,8 @@ def diagnose(
     jobs.join()
     if "laws" in jobs.checks:
         strengths = roughness_of(recovery)
-        diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed)
+        noise = may_be_noise(given)
+        diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed, noise=noise)
     found = raise_alarms(diagnosis, given, jobs.scale)
     diagnosis.alarms = earlier_alarms(given) | found
     diagnosis.seconds = time.perf_counter() - began

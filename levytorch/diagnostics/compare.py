@@ -29,6 +29,7 @@ from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings, center_of
 from levytorch.training.blocks import N_BLOCKS, Blocks, block_of, per_pair
+from levytorch.training.noise import log_prob_of_observations, refuse_noise
 from levytorch.training.recovery import Recovery, law_of
 from levytorch.training.resampling import refitting
 from levytorch.training.reweighting import block_log_likelihoods
@@ -123,6 +124,7 @@ def held_out(recovery: Recovery) -> dict[str, Any]:
 
 def _cross_validated(named: dict[str, Recovery]) -> tuple[list[ComparedModel], Tensor]:
     for name, recovery in named.items():
+        refuse_noise(recovery, f"a comparison without transitions ({name})", "pass transitions=...")
         if recovery.blocks is None:
             raise InputError(
                 f"recoveries must have their data to be compared without transitions, found {name} without (it was "
@@ -205,7 +207,7 @@ def _on(
 ) -> tuple[list[ComparedModel], Tensor]:
     regions = []
     for recovery in named.values():
-        _, transitions = data_for(recovery, data)
+        _, transitions = data_for(recovery.without_noise(), data)
         regions.append(Region.of(recovery))
     treated = [region for region in regions if not region.whole] or regions
     if any(region != treated[0] for region in treated):
@@ -244,7 +246,10 @@ def _size(head: LinearHead) -> int:
 
 @torch.no_grad()
 def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) -> Tensor:
-    """log p of every pair of the sample, given its stratum."""
+    """log p of every pair of the sample, given its stratum; with noise, of every observation given those before."""
+    if recovery.observation_noise:
+        pairs = Transitions(sample.x, sample.dx, sample.dt, trajectory=sample.trajectory.numpy())
+        return log_prob_of_observations(recovery, pairs)
     head, law = recovery.head, law_of(recovery)
     out = torch.empty(len(sample), dtype=torch.float64)
     dt = rounded(sample.dt) if isinstance(law, ExactLaw) else sample.dt

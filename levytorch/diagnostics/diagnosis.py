@@ -16,6 +16,7 @@ from levytorch.diagnostics.compare import Comparison
 from levytorch.diagnostics.components import Check, p_text
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.isotropy import IsotropyCheck
+from levytorch.diagnostics.noisy import NOISY
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
@@ -149,6 +150,12 @@ def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
     """Another law of a step that describes the same pairs clearly better."""
     rows = {row.model: row for row in laws.rows}
     best, ours = laws.rows[0], rows["tempered"]
+    if best.model == NOISY and -ours.difference > _BETTER * ours.difference_std:
+        return {
+            "observation_noise": f"observations have errors: with noise the law describes them better "
+            f"({-ours.difference:.2g} per pair in log-likelihood, standard error {ours.difference_std:.1g}); use "
+            'observation_noise="learn".'
+        }
     if best.model in ("Student t", "NIG") and -ours.difference > _BETTER * ours.difference_std:
         return {
             "other_law": f"{best.model} describes the steps better than the tempered law ({-ours.difference:.2g} per "
@@ -176,6 +183,11 @@ def _of_fit(fit: FitCheck, rejected: bool, recovery: Recovery, scale: float) -> 
             f"the law does not fit: {', and '.join(_PARTS[name] for name in named)} ({p_text(fit.p_value)}); look at "
             "figures/diagnostics_fit before using the coefficients."
         )
+        if "memory" in named and fit.sign is not None and fit.sign[1] < -_CLEAR and may_be_noise(recovery):
+            out["observation_noise"] = (
+                f"a step is partly undone by the next (correlation {fit.sign[0]:.2f}): observations may have errors; "
+                'use observation_noise="learn".'
+            )
     if fit.conservative:
         out["away_from_maximum"] = (
             f"the estimate is {fit.away:.1f} standard errors per parameter from the largest likelihood, so that "
@@ -191,6 +203,11 @@ def _of_fit(fit: FitCheck, rejected: bool, recovery: Recovery, scale: float) -> 
     return out
 
 
+def may_be_noise(recovery: Recovery) -> bool:
+    """Whether observation noise could be asked for, and was not."""
+    return recovery.dim == 1 and recovery.memory is None and "observation_noise" not in recovery.metrics
+
+
 def _cause(step: StepCheck, fit: object, misfit: bool, recovery: Recovery) -> str:
     """Why coefficients change with dt, from what successive steps have to do with each other."""
     found = []
@@ -198,6 +215,7 @@ def _cause(step: StepCheck, fit: object, misfit: bool, recovery: Recovery) -> st
         if fit.sign is not None and fit.sign[1] < -_CLEAR:
             found.append(
                 f"a step is partly undone by the next (correlation {fit.sign[0]:.2f}), as with noisy observations"
+                + (' (use observation_noise="learn")' if may_be_noise(recovery) else "")
             )
         if fit.sign is not None and fit.sign[1] > _CLEAR:
             found.append(

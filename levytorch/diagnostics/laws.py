@@ -26,6 +26,7 @@ from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import LawWithoutJumps, fit_without_jumps
 from levytorch.diagnostics.chain import starts_within
 from levytorch.diagnostics.compare import ComparedModel, Comparison, Extra, compare_on, ranked
+from levytorch.diagnostics.noisy import NOISY, NoisyFit
 from levytorch.diagnostics.refit import Fitted, StepPairs, curvature, fit_again, scores, stand_in
 from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
 from levytorch.diagnostics.step_size import Skipped
@@ -146,8 +147,11 @@ def table_of_laws(
     *,
     seed: int = 0,
     most: int = MOST,
+    noise: bool = False,
 ) -> Comparison | Skipped:
-    """strengths: of the roughness penalty of the fit; most: pairs that are looked at."""
+    """strengths: of the roughness penalty of the fit; most: pairs that are looked at; noise: whether observations may
+    have errors, so that the stable law with noise is compared, too.
+    """
     chosen = subsample(transitions, max(FEWEST, most // _COST[transitions.dim]), seed)
     if not bool((within := starts_within(head, chosen.x)).all()):
         transitions, chosen = transitions[starts_within(head, transitions.x)], chosen[within]
@@ -163,6 +167,8 @@ def table_of_laws(
     models.append(work.levy("stable", stable))
     tempered = fit_again(_tempered(start, stable, side), side, _strengths(start, strengths, True), work.share)
     models.append(work.levy("tempered", tempered))
+    if noise and region.whole and (found := NoisyFit.of(stable, side.kept)) is not None:
+        models.append(work.noisy(found))
     if start.is_constant and start.dim == 1 and chosen.uniform_dt and region.whole:
         models += [work.other(law) for law in other_laws(side.kept.dx.numpy())]
     return ranked(models, work.pairs, held_out=work.held_out)
@@ -287,6 +293,14 @@ class _Work:
         out = self._left_out(self._by_fold(each.T), inverse, at, seen)
         head.set_flat(theta)
         return self._model("Gaussian", seen, out, count)
+
+    def noisy(self, found: NoisyFit) -> ComparedModel:
+        seen, used = found.log_p(), float(len(found.theta))
+        if not self.held_out:
+            return self._model(NOISY, seen, seen, used)
+        sums = torch.stack([found.score_of(self.fold == k) for k in range(N_FOLDS)])
+        out = self._left_out(sums, symmetric_inverse(found.information), found.log_p_at, seen)
+        return self._model(NOISY, seen, out, used)
 
     def other(self, law: OtherLaw) -> ComparedModel:
         dx = self.side.kept.dx.numpy()

@@ -29,12 +29,13 @@ from levytorch.convert import Integers
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
 from levytorch.data.transitions import Membership
-from levytorch.diagnostics.chain import Chain, follows
+from levytorch.diagnostics.chain import Chain, follows, starts_within
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces.states import dim_of, lengths_of
 from levytorch.training.inputs import without_covariates
+from levytorch.training.noise import states_behind
 from levytorch.training.recovery import Recovery
 
 BLOCK = 32  # neighbours drawn together: what follows what stays visible
@@ -144,8 +145,11 @@ class Sample:
         return self.dt[0] if self.uniform_dt else self.dt
 
 
-def data_for(recovery: Any, data: Any) -> tuple[Recovery, Chain]:
-    """The recovery of the state alone and the pairs as it sees them; refuses what cannot be diagnosed."""
+def data_for(recovery: Any, data: Any, seed: int = 0) -> tuple[Recovery, Chain]:
+    """The recovery of the state alone and the pairs as it sees them; refuses what cannot be diagnosed.
+
+    Of a fit with observation noise these are pairs of states, drawn given the observations.
+    """
     if not isinstance(recovery, Recovery):
         raise InputError(f"recovery must be a Recovery, found {type(recovery).__name__}; make one with recover().")
     transitions = data.transitions() if isinstance(data, Trajectories) else data
@@ -159,6 +163,10 @@ def data_for(recovery: Any, data: Any) -> tuple[Recovery, Chain]:
             "fitted."
         )
     transitions = transitions.unwrapped(recovery.head.period)
+    if recovery.observation_noise:
+        within = starts_within(recovery.head, transitions.x)
+        chosen = transitions if bool(within.all()) else transitions[within]
+        return recovery, Chain.of(recovery, states_behind(recovery, chosen, seed))
     return without_covariates(recovery, transitions)[0], Chain.of(recovery, transitions)
 
 

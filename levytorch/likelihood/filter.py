@@ -28,8 +28,7 @@ from levytorch.data.memory import follows
 from levytorch.errors import NumericalError
 from levytorch.law.threads import in_blocks
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
-from levytorch.likelihood.exact_rule import SIZES
-from levytorch.likelihood.exact_scores import COARSER, TAIL_NODES
+from levytorch.likelihood.exact_scores import TAIL_NODES
 from levytorch.likelihood.filter_kernels import draw, mark, most_rows, scores, smooth
 from levytorch.likelihood.frozen import FrozenLaw, to_predictors
 
@@ -43,6 +42,10 @@ _PER_FUNCTION, _LEAST_STATES, _STATES_OF_NETWORK = 8, 96, 256
 _COARSER = 2  # times, of all of these, for an information matrix, of which few digits are wanted
 _CLOSE = 0.5  # of the width of a step: the scale along dx
 _SHRUNK = 2.0  # a width that has changed by so much asks for another table
+_SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05)  # of the median size of a step: noise to begin with
+_SCANNED = 10_000  # pairs, for that
+_LEAST_D_O = 0.05  # of D_o, that is left of it
+_ROUNDING = -30.0  # log p
 _PARTS = 2  # of the chains, for each thread
 
 
@@ -95,6 +98,11 @@ class Filtered:
     log_p: float
     gradient: Tensor
     by_log_s: float
+
+    @property
+    def slopes(self) -> Tensor:
+        """(P + 1,)"""
+        return torch.cat([self.gradient, torch.tensor([self.by_log_s], dtype=torch.float64)])
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,9 @@ class NoisyLikelihood:
             z, _ = self.nodes(reach)
             needed = np.zeros((len(self.times), len(self.x), len(self.dx)), dtype=bool)
             c = self.chains
-            mark(c.x.numpy(), c.dx.numpy(), self.sheets, self.shares.shape[1], reach, z, len(self.dx), self.place, needed)
+            mark(
+                c.x.numpy(), c.dx.numpy(), self.sheets, self.shares.shape[1], reach, z, len(self.dx), self.place, needed
+            )
             found = (torch.from_numpy(v) for v in np.nonzero(needed))
             self._needed = _Rows(*found, reach)
         return self._needed
@@ -251,14 +261,11 @@ class NoisyLikelihood:
         return law.log_prob(self.head, self.x[rows.row], self.dx[rows.column], times)
 
     def _coarser_law(self) -> ExactLaw:
-        """The exact law on a coarser grid, for scores of which few digits are wanted."""
+        """The exact law with fewer nodes for far jumps. The grid stays: small densities need it at every point."""
         assert isinstance(self.law, ExactLaw)
-        rules = {}
-        for dt in self.times.tolist():
-            rule = self.law.rule(self.head, dt)
-            size = next(size for size in SIZES if size >= COARSER * rule.n)
-            rules[dt] = replace(rule, n=size, tail=TAIL_NODES)
-        return ExactLaw(self.law.tolerance, rules)
+        law = self.law
+        rules = {dt: replace(law.rule(self.head, dt), tail=TAIL_NODES) for dt in self.times.tolist()}
+        return ExactLaw(law.tolerance, rules)
 
     def _pass(self, table: np.ndarray, s: float, weights: bool) -> tuple[float, float, np.ndarray]:
         c, (z, prior) = self.chains, self.nodes(s)
@@ -319,7 +326,9 @@ class NoisyLikelihood:
             log_p, slopes, chain = self._frozen(rows)
             total, squares, found = self._pass(self._table(rows, log_p), s, True)
             weights = torch.from_numpy(found[index])
-            sums = torch.zeros((len(slopes), len(self.x)), dtype=torch.float64).index_add_(1, rows.row, slopes * weights)
+            sums = torch.zeros((len(slopes), len(self.x)), dtype=torch.float64).index_add_(
+                1, rows.row, slopes * weights
+            )
             return Filtered(total, self.head.gathered(to_predictors(sums, chain), self.design), squares)
 
     @torch.no_grad()
@@ -347,7 +356,10 @@ class NoisyLikelihood:
             for sheet, time in enumerate(self.times.tolist()):
                 here = torch.nonzero(rows.sheet == sheet).reshape(-1)
                 at = self.x[rows.row[here]], self.dx[rows.column[here]]
-                fields[here] = self.law.scores(head, *at, time)
+                slopes = self.law.scores(head, *at, time)
+                # so small a density is rounding where it is a sum over the grid, and its slopes say nothing
+                slopes[(log_p[here] < _ROUNDING) & (at[1].abs() < self.law.step(head, time).seam)] = 0.0
+                fields[here] = slopes
             loads = np.ones((len(self.x), P, 1))
             parts = np.stack([np.arange(P), np.arange(P) + 1], axis=1)
         else:
@@ -373,3 +385,35 @@ class NoisyLikelihood:
         outer, gradient = (sum((part[i] for part in found[1:]), start=found[0][i]) for i in (0, 1))
         return torch.from_numpy(outer), torch.from_numpy(gradient)
 
+
+# -- where a fit with noise begins -------------------------------------------------------------------------------------
+def with_less_D_o(head: LinearHead, s: float, dt: float) -> Tensor:
+    """The parameters of a head where D_o is as much smaller as this noise has made it larger."""
+    start, row = head.flat(), head.layout.row("D_o")
+    part = head.part(row)
+    if isinstance(head, TangentHead) or part.start == part.stop:
+        return start
+    x = head.grid(max(64, 4 * head.sizes[row]))
+    D_o = head(x).D_o.expand(len(x))
+    less = torch.maximum(D_o - s * s / dt, _LEAST_D_O * D_o)
+    eta, phi = head.links[row].inverse(less / head.units.D_o), head.design(x)[row]
+    ridge = 1e-6 * (phi * phi).sum(1).max() * torch.eye(phi.shape[0], dtype=torch.float64)
+    start[part] = torch.linalg.solve(phi @ phi.T + ridge, phi @ eta)
+    return start
+
+
+@torch.no_grad()
+def scan(head: LinearHead, law: FrozenLaw, chains: Chains) -> float:
+    """The most likely of some s, D_o made smaller by each; moves the head to the parameters that go with it."""
+    last = max(1, int((chains.ends <= max(_SCANNED, int(chains.ends[0]))).sum()))
+    n, dt = int(chains.ends[last - 1]), float(chains.dt.median())
+    some = Chains(chains.x[:n], chains.dx[:n], chains.dt[:n], chains.begins[:last], chains.ends[:last])
+    size, begin = chains.noise_of_steps(), head.flat()
+    best = (-math.inf, 0.0, begin)
+    for s in sorted({*(share * size for share in _SHARES), max(chains.undone(), _SHARES[-1] * size)}, reverse=True):
+        head.set_flat(begin)
+        head.set_flat(with_less_D_o(head, s, dt))
+        value = NoisyLikelihood(head, law, some, s).value(s)
+        best = max(best, (value, s, head.flat()), key=lambda one: one[0])
+    head.set_flat(best[2])
+    return best[1]

@@ -45,17 +45,17 @@ def _stencils(x, dx, s, z, n_y, place, ix, wx, iy, wy):
     for j in range(K):
         if periodic:
             at = middle + s * z[j] / place[STEP]
-            first = int(math.floor(at)) - 1
+            first = math.floor(at) - 1
         else:
             state = min(max(x + s * z[j], place[LOW]), place[HIGH])
             at = (state - place[ORIGIN]) / place[STEP]
-            first = min(max(int(math.floor(at)) - 1, 0), n_x - POINTS)
+            first = min(max(math.floor(at) - 1, 0), n_x - POINTS)
         ix[j] = first
         _cubic(at - first - 1.0, wx, j)
     for d in range(2 * K - 1):
         u = math.asinh((dx + s * h * (d - K + 1)) / place[SCALE])
         at = (u - place[U_LOW]) / place[U_STEP]
-        first = min(max(int(math.floor(at)) - 1, 0), n_y - POINTS)
+        first = min(max(math.floor(at) - 1, 0), n_y - POINTS)
         iy[d] = first
         _cubic(at - first - 1.0, wy, d)
     return ix[K - 1] + POINTS - ix[0]
@@ -109,7 +109,7 @@ def most_rows(x, dx, s, z, n_y, place):
 
 @compiled
 def mark(x, dx, sheets, n_sheets, s, z, n_y, place, needed):
-    """needed[sheet, row, column]: which nodes of the table are read."""
+    """needed[sheet, row, column]: which nodes of the table are read for a noise up to s."""
     K, n_x = z.size, int(place[NODES])
     ix, iy = np.empty(K, dtype=np.int64), np.empty(2 * K - 1, dtype=np.int64)
     wx, wy = np.empty((K, POINTS)), np.empty((2 * K - 1, POINTS))
@@ -118,9 +118,8 @@ def mark(x, dx, sheets, n_sheets, s, z, n_y, place, needed):
         for q in range(n_sheets):
             for r in range(rows):
                 line = needed[sheets[i] + q, (ix[0] + r) % n_x]
-                for d in range(2 * K - 1):
-                    for b in range(POINTS):
-                        line[iy[d] + b] = True
+                for column in range(iy[0], iy[2 * K - 2] + POINTS):
+                    line[column] = True
 
 
 @compiled

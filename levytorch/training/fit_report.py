@@ -118,7 +118,7 @@ class FitReport:
         """The fields of metrics.json: the details, and the means of the table."""
         rows: dict[str, dict[str, Any]] = {}
         for one in self.estimates:
-            if one.name not in ("alpha", "tempering", "observation noise"):
+            if one.name not in ("alpha", "tempering", "obs. noise"):
                 rows.setdefault(one.action, {})[one.name] = {
                     key: value for key in ("mean", "std", "error") if (value := getattr(one, key)) is not None
                 }
@@ -393,7 +393,7 @@ def _of_jumps(found: Any, details: Mapping[str, Any], level: float) -> list[Esti
         else:
             rows.append(Estimate(name, mean, std, max(0.0, mean - z * std), min(most, mean + z * std)))
     if (noise := details.get("observation_noise")) is not None:
-        mean, std, name = float(noise["value"]), float(noise["std"]), "observation noise"
+        mean, std, name = float(noise["value"]), float(noise["std"]), "obs. noise"
         if not noise["learned"]:
             rows.append(Estimate(name, mean, note="given"))
         elif mean == 0.0:

@@ -1,4 +1,4 @@
-"""What a fit with observation noise makes of observations: their log-likelihood, and paths of the states behind them."""
+"""What a fit with observation noise makes of observations: their log-likelihood, and paths of the states behind."""
 
 from __future__ import annotations
 

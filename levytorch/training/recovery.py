@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -168,6 +168,11 @@ class Recovery(Reported):
     def observation_noise_std(self) -> float:
         """Standard error of the observation noise: 0 where it was given, one-sided where it is estimated as zero."""
         return float(self.metrics.get("observation_noise", {}).get("std", 0.0))
+
+    def without_noise(self) -> Recovery:
+        """The law of the states alone: this recovery as if it had been fitted to them."""
+        metrics = {name: value for name, value in self.metrics.items() if name != "observation_noise"}
+        return replace(self, metrics=metrics, replicas={})
 
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property

@@ -97,7 +97,7 @@ def test_slopes_and_information_are_those_of_a_kalman_filter() -> None:
 
 def by_grid(own: LinearHead, y: np.ndarray, dt: np.ndarray, s: float) -> float:
     """The states integrated over one even grid, with the law itself."""
-    states = torch.linspace(float(y.min()) - 1.5, float(y.max()) + 1.5, 1501, dtype=torch.float64)
+    states = torch.linspace(float(y.min()) - 1.5, float(y.max()) + 1.5, 401, dtype=torch.float64)
     h, c = states[1] - states[0], own(states)
 
     def seen(value: float) -> Tensor:

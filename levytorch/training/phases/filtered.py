@@ -24,7 +24,7 @@ from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_rule import TOLERANCE
-from levytorch.likelihood.filter import Chains, Filtered, NoisyLikelihood
+from levytorch.likelihood.filter import Chains, Filtered, NoisyLikelihood, scan, with_less_D_o
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
 from levytorch.likelihood.network import TangentPenalty
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
@@ -32,14 +32,11 @@ from levytorch.likelihood.penalty import guarded_solve, lead_to_evidence, symmet
 from levytorch.training.engines.base import Engine, Maximised
 from levytorch.training.engines.fisher import FisherEngine, within_scale
 from levytorch.training.phases.base import Course, Phase
-from levytorch.training.phases.choice import LINE_TOLERANCE, SECONDS
+from levytorch.training.phases.choice import SECONDS
 from levytorch.training.problem import unavailable
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import AS_WELL, finish
 
-_SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05)  # of the median size of a step: noise to begin with
-_SCANNED = 10_000  # pairs, for that
-_LEAST = 0.05  # of D_o, that is left of it
 _MOST_STEPS = 40
 _DONE = 1e-3  # twice the log-likelihood still to gain
 _FAR = 100.0  # the same, from where an information matrix is made anew
@@ -47,6 +44,7 @@ _PAIRS = 8
 _FARTHEST, _FACTOR = 2.0, 0.7  # of the predictors of D_o and D_f, and of log s, in one step
 _HALVINGS = 8
 _TURNS = 4  # of the tangent of a network, and changes of the table
+_LINE_TOLERANCE = 1e-3  # of log p, where the padding limits what far jumps are worth
 _TURNED = 0.1  # standard errors by which it may be off
 _SMALLEST = 0.03  # of the width of a step: less noise is none
 _DOUBTFUL = 5.0  # standard errors of s from zero, below which zero is tried
@@ -107,9 +105,7 @@ class FilteredPhase(Phase):
         self.began = time.perf_counter() if before is None else before.began
         self.turns = 0 if before is None else before.turns + 1
         head = maximum.likelihood.head
-        penalty: Any = maximum.engine.objective(
-            maximum.likelihood, maximum.done.optimizer, maximum.batch
-        ).penalty
+        penalty: Any = maximum.engine.objective(maximum.likelihood, maximum.done.optimizer, maximum.batch).penalty
         self.network = None if isinstance(head, LinearHead) else head
         if self.network is not None:
             assert maximum.likelihood.bins is not None
@@ -136,10 +132,10 @@ class FilteredPhase(Phase):
         if before is not None:
             self.log_s = before.log_s
         elif self.learned:
-            self._scan()
+            self.log_s = math.log(scan(self.linear, self.likelihood.frozen_law, self.chains))
         else:
             self.log_s = math.log(float(asked) / self.units.length)  # type: ignore[arg-type]
-            self.linear.set_flat(self._less_D_o(math.exp(self.log_s)))
+            self.linear.set_flat(with_less_D_o(self.linear, self.s, float(self.chains.dt.median())))
         self.law, self.reason = self._choose_law() if before is None else (before.law, before.reason)
         self._settle()
         self.at: _Scoring | None = None
@@ -153,38 +149,6 @@ class FilteredPhase(Phase):
         return _MOST_STEPS * (1 + _TURNS)
 
     # -- the start ----------------------------------------------------------------------------------------------------
-    def _less_D_o(self, s: float) -> Tensor:
-        """The parameters where D_o is as much smaller as this noise has made it larger."""
-        head, start = self.linear, self.linear.flat()
-        row = head.layout.row("D_o")
-        part = head.part(row)
-        if isinstance(head, TangentHead) or part.start == part.stop:
-            return start
-        x = head.grid(max(64, 4 * head.sizes[row]))
-        D_o = head(x).D_o.expand(len(x))
-        less = torch.maximum(D_o - s * s / self.chains.dt.median(), _LEAST * D_o)
-        eta, phi = head.links[row].inverse(less / head.units.D_o), head.design(x)[row]
-        ridge = 1e-6 * (phi * phi).sum(1).max() * torch.eye(phi.shape[0], dtype=torch.float64)
-        start[part] = torch.linalg.solve(phi @ phi.T + ridge, phi @ eta)
-        return start
-
-    def _scan(self) -> None:
-        """The best of some s, D_o made smaller by each."""
-        c = self.chains
-        last = max(1, int((c.ends <= max(_SCANNED, int(c.ends[0]))).sum()))
-        n = int(c.ends[last - 1])
-        some = Chains(c.x[:n], c.dx[:n], c.dt[:n], c.begins[:last], c.ends[:last])
-        size, begin = c.noise_of_steps(), self.linear.flat()
-        sizes = sorted({*(share * size for share in _SHARES), max(c.undone(), 0.05 * size)}, reverse=True)
-        best = (-math.inf, sizes[-1], begin)
-        for s in sizes:
-            self.linear.set_flat(begin)
-            self.linear.set_flat(self._less_D_o(s))
-            value = NoisyLikelihood(self.linear, self.likelihood.frozen_law, some, s).value(s)
-            best = max(best, (value, s, self.linear.flat()), key=lambda one: one[0])
-        self.log_s = math.log(best[1])
-        self.linear.set_flat(best[2])
-
     def _choose_law(self) -> tuple[str, str]:
         """Frozen or exact, and why."""
         asked, head = self.course.problem.settings.law, self.linear
@@ -207,7 +171,7 @@ class FilteredPhase(Phase):
         return "exact", "available"
 
     def _exact_law(self) -> ExactLaw:
-        law = ExactLaw(TOLERANCE if self.linear.window is None else LINE_TOLERANCE)
+        law = ExactLaw(TOLERANCE if self.linear.window is None else _LINE_TOLERANCE)
         return law.fixed(self.linear, torch.unique(self.chains.dt))
 
     def _settle(self) -> None:
@@ -332,16 +296,13 @@ class FilteredPhase(Phase):
                 self.max_steps = self.steps
             return -at.found.log_p / self.n
         whole = torch.cat([moved, torch.tensor([share * move], dtype=torch.float64)])
-        fallen = self._slopes(at.found) - self._slopes(found)
+        fallen = at.found.slopes - found.slopes
         pairs = [*at.pairs, (whole, fallen)][-_PAIRS:]
         self.at = _Scoring(at.theta + moved, self.log_s, found, at.outer, pairs)
         if self.steps == 2 and decrement > _FAR:  # the start was far away
             with torch.no_grad():
                 self.at.outer = self._information()
         return -found.log_p / self.n
-
-    def _slopes(self, found: Filtered) -> Tensor:
-        return torch.cat([found.gradient, torch.tensor([found.by_log_s], dtype=torch.float64)])
 
     def entry(self, nll: float) -> dict[str, float]:
         return {"train/nll": nll, **self.logged, **mean_coefficients(self.linear)}
