@@ -231,8 +231,8 @@ class NoisyLikelihood:
             mark(
                 c.x.numpy(), c.dx.numpy(), self.sheets, self.shares.shape[1], reach, z, len(self.dx), self.place, needed
             )
-            found = (torch.from_numpy(v) for v in np.nonzero(needed))
-            self._needed = _Rows(*found, reach)
+            sheet, row, column = (torch.from_numpy(v) for v in np.nonzero(needed))
+            self._needed = _Rows(sheet, row, column, reach)
         return self._needed
 
     # -- the law on it ------------------------------------------------------------------------------------------------
@@ -372,8 +372,8 @@ class NoisyLikelihood:
             fields = to_predictors(slopes, own).T.contiguous()
             parts = np.array([[head.part(c).start, head.part(c).stop] for c in range(fields.shape[1])])
             loads = np.zeros((len(self.x), fields.shape[1], max(1, int((parts[:, 1] - parts[:, 0]).max()))))
-            for c, phi in enumerate(self.design):
-                loads[:, c, : phi.shape[0]] = phi.T.numpy()
+            for row, phi in enumerate(self.design):
+                loads[:, row, : phi.shape[0]] = phi.T.numpy()
         table = self._table(rows, log_p)
         number = np.zeros(table.shape, dtype=np.int64)
         number[rows.sheet.numpy(), rows.row.numpy(), rows.column.numpy()] = np.arange(len(rows.row))

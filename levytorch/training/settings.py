@@ -327,9 +327,8 @@ def _check_noise(settings: FitSettings) -> None:
     if found is not None:
         raise InputError(
             "observation_noise must be fitted to whole trajectories in one dimension, by engine fisher or evidence, "
-            "under law auto, exact or frozen, with drift location, without a treatment of tails, a memory, a modulation "
-            "or held-out pairs, "
-            f"found {found}; leave that out, or observation_noise."
+            "under law auto, exact or frozen, with drift location, and without a treatment of tails, a memory, a "
+            f"modulation or held-out pairs, found {found}; leave that out, or observation_noise."
         )
 
 

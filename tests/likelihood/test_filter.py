@@ -154,9 +154,7 @@ def test_slopes_are_differences_of_the_likelihood(law: str) -> None:
 def test_wrapped_angles_are_the_same_data() -> None:
     own, y = varied(), random_walks(3, 30)
     turned = pairs(y)
-    wrapped = Transitions(
-        torch.remainder(turned.x, 2 * math.pi), turned.dx, DT, trajectory=turned.trajectory.numpy()
-    )
+    wrapped = Transitions(torch.remainder(turned.x, 2 * math.pi), turned.dx, DT, trajectory=turned.trajectory.numpy())
     assert len(Chains.of(wrapped, 2 * math.pi).begins) == 3
     assert likelihood(own, wrapped).value(S) == pytest.approx(likelihood(own, turned).value(S), abs=1e-6)
 

@@ -98,6 +98,14 @@ class FilteredPhase(Phase):
     """Scoring in theta and log s; s stays where it is if it was given."""
 
     name = "filtered"
+    law: str
+    reason: str
+    began: float
+    turns: int
+    chains: Chains
+    log_s: float
+    frozen_at: Tensor
+    strengths: dict[str, Tensor] | None
 
     @torch.no_grad()
     def __init__(self, course: Course, before: FilteredPhase | None = None) -> None:
