@@ -42,6 +42,7 @@ _REST, _SMALL = 0.5, 0.2  # m substeps leave this part over m^2 of the frozen la
 _MOST_SUBSTEPS = 64
 SUBSTEPS_OF_ALPHA = 16  # at least where alpha depends on the state, for which the substeps are of first order
 _MARGIN = 1.3  # on the number of simulations that few of them have shown to be enough
+_LOOKS = 5  # until that number is found
 _LARGEST = 0.039  # of the variance: simulations then add 2 % to a standard error
 _ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
 _NOISE = 2.0  # standard deviations of the simulation, within which the frozen law cannot be distinguished from this one
@@ -191,14 +192,19 @@ class SimulatedRounds(CenteredRounds):
     @torch.no_grad()
     def _look_ahead(self, before: SimulatedRounds) -> None:
         """Find how many simulations all statistics together need, by means of few."""
-        wanted, self.score.n_simulated = self.score.n_simulated, min(self.score.n_simulated, PILOT)
-        _, ev = self.score.centered()
-        self._known = self.score.slope_and_variance(ev)
-        self.objective.own = own = self.score.with_noise(*self._known)
+        score, wanted = self.score, self.score.n_simulated
+        score.n_simulated = few = min(wanted, PILOT)
+        _, ev = score.centered()
+        assert score.noise is not None
+        self._known, noise = score.slope_and_variance(ev), score.noise
         self.linear, self.frozen = before.linear, before.frozen
-        self.share = self.score.share(own, self.objective.precision())
-        enough = min(int(_MARGIN * self.score.enough(self.share)), MOST)
-        self.score.n_simulated, self.score.substeps = max(wanted, enough), self._substeps()
+        score.n_simulated = wanted
+        for _ in range(_LOOKS):  # the weights of the statistics depend on the noise
+            score.noise = noise * few / score.n_simulated
+            self.objective.own = own = score.with_noise(*self._known)
+            self.share = score.share(own, self.objective.precision())
+            score.n_simulated = min(max(wanted, int(_MARGIN * score.enough(self.share))), MOST)
+        score.substeps = self._substeps()
         self.objective.own = None
 
     def _penalised(self, penalty: RoughnessPenalty, theta: Tensor, score: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
