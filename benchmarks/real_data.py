@@ -3,6 +3,7 @@
     python benchmarks/real_data.py series --bitcoin btc_3min.parquet --euro eurusd_m5.csv
     python benchmarks/real_data.py animals --buffalo buffalo.csv
     python benchmarks/real_data.py known --seeds 40
+    python benchmarks/real_data.py time --bitcoin btc_3min.parquet
     python benchmarks/real_data.py tables
 
 series: prices every 3 minutes (timestamp, open; the last 60,000) and every 5 minutes (Time, Close, tab separated).
@@ -354,6 +355,19 @@ def study_data(series: Series, pieces: list[np.ndarray], steps: np.ndarray, of_d
         write("series", series.name, "data", f"correlation of signs, lag {lag}", value, len(center) ** -0.5)
 
 
+def whole(path: Path) -> None:
+    """The time of a fit with memory to all prices of a file, in seconds of the clock and of all cores together."""
+    x = 100 * np.log(pl.read_parquet(path)["open"].to_numpy())
+    for model, options in (("memory", {}), ("memory, D_o = 0", {"D_o": 0.0})):
+        began, used = time.perf_counter(), time.process_time()
+        settings = {"alpha": "learn", "tempering": "learn", "period": None, "n_basis": 1, "memory": "learn"}
+        found = recover(x, dt=0.05, **settings, law="frozen", **options)
+        seconds, processor = time.perf_counter() - began, time.process_time() - used
+        write("time", "Bitcoin, 3 min", model, "pairs", float(found.nobs), "", 0, seconds)
+        write("time", "Bitcoin, 3 min", model, "processor seconds", processor, "", 0, seconds)
+        write("time", "Bitcoin, 3 min", model, "steps", float(found.metrics["steps"]), "", 0, seconds)
+
+
 # -- animals -----------------------------------------------------------------------------------------------------------
 def animals(path: Path, chosen: list[str]) -> None:
     """Fits in the plane, in km and hours: how far long paths of the fit spread, and whether the checks object."""
@@ -481,7 +495,7 @@ def tables() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["series", "animals", "known", "tables"])
+    parser.add_argument("part", choices=["series", "animals", "known", "time", "tables"])
     for name in ("bitcoin", "euro", "buffalo"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument(
@@ -497,6 +511,8 @@ def main() -> None:
                 study(make(path), options.models)
     elif options.part == "animals":
         animals(options.buffalo, options.models)
+    elif options.part == "time":
+        whole(options.bitcoin)
     elif options.part == "known":
         known(range(options.first, options.first + options.seeds))
     else:

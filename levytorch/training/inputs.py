@@ -9,6 +9,7 @@ without covariates (`without_covariates`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,13 @@ def head_of_inputs(head: Head, data: Transitions, settings: FitSettings, guess: 
     with torch.no_grad():
         out.gamma.copy_(_first_guess(out.clock, data))
     return out
+
+
+@torch.no_grad()
+def set_clock(head: LinearHead, gamma: Sequence[float]) -> None:
+    """Begin with these parameters of the clock."""
+    assert isinstance(head, ClockedHead)
+    head.theta[head.part(head.clock_row)] = torch.tensor(gamma, dtype=torch.float64)
 
 
 def _head_of_action(head: LinearHead, action: Tensor, n_action: int, guess: Guess) -> ActionHead:

@@ -121,7 +121,17 @@ class Profile:
         """What metrics say about the half-lives that were learned."""
         rows = [[list(h), value - self.none] for h, value in sorted(self.found.items())]
         std = [h * error for h, error in zip(rule.half_lives, self.errors)]
-        return {"std": std, "gains": rows, "pairs": int(self.filled.sum())}
+        return {"std": std, "gains": rows, "pairs": int(self.filled.sum()), "start": self.constants(rule.half_lives)}
+
+    def constants(self, half_lives: tuple[float, ...]) -> dict[str, Any]:
+        """The coefficients that are best with these half-lives, from where the fit to all pairs begins."""
+        self._fit(half_lives, self.settings)
+        assert isinstance(self.last, ClockedHead)
+        with torch.no_grad():
+            c = self.last(self.last.grid(1))
+        b = c.b.reshape(-1).tolist()
+        numbers = {name: float(getattr(c, name).reshape(-1)[0]) for name in ("D_o", "D_f", "alpha", "tempering")}
+        return {**numbers, "b": b[0] if len(b) == 1 else b, "gamma": self.last.gamma.tolist()}
 
     # -- searches -----------------------------------------------------------------------------------------------------
     def climb(self, half_lives: Sequence[float], ladder: Sequence[float]) -> tuple[float, ...]:

@@ -160,6 +160,9 @@ def problem_of(
         if isinstance(data, Transitions):
             kept = [(float(column.min()), float(column.max())) for column in data.x.reshape(len(data), -1).T]
     guess = guess_from(data, settings)
+    if settings.profile is not None:  # constants beside the memory, in which steps are of one size already
+        found = {name: value for name, value in settings.profile["start"].items() if name != "gamma"}
+        guess = replace(guess, **found, profile=None)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     settings = replace(settings, tail=resolve_tail(data, settings, fit))
     train, held_out = _held_out(data, settings)

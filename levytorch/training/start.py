@@ -35,7 +35,7 @@ from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.inputs import head_of_inputs
+from levytorch.training.inputs import head_of_inputs, set_clock
 from levytorch.training.settings import FitSettings
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def starting_head(
     if settings.has_inputs:
         assert isinstance(data, Transitions)
         head = head_of_inputs(head, data, settings, guess)
+        if settings.profile is not None and settings.init == "data":
+            set_clock(head, settings.profile["start"]["gamma"])
     head.prior_center = head.flat()
     if start is not None:
         head.set_flat(start)
