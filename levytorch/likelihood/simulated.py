@@ -330,7 +330,7 @@ class SimulatedScore:
         split = ev.tail is not None and not (objective.method == "conditional" and objective.region == "TRT")
         return [Stratum(r.name, sums[r.name], r.counts, *frozen[r.name], r.kept) for r in regions(masses, split=split)]
 
-    def _scale(self, stratum: Stratum) -> float:
+    def weight(self, stratum: Stratum) -> float:
         """What a pair of the stratum weighs in the equation, times the number of all pairs."""
         if self.objective.method != "tcf" or stratum.name == "main" or self.R_theta is None:
             return 1.0
@@ -390,7 +390,7 @@ class SimulatedScore:
         noise = torch.zeros((rows, rows, M), dtype=torch.float64)
         simulated = gathered(number)
         for stratum, (changed, _, products) in zip(strata, means):
-            scale = self._scale(stratum)
+            scale = self.weight(stratum)
             mean = stratum.slopes + changed[:, of_bin]
             U += scale / n * (stratum.sums.gradient - project(repeated, mean * stratum.counts, design))
             noise += (scale * _ratio(gathered(stratum.counts), simulated)[of_bin]) ** 2 * products
@@ -436,7 +436,7 @@ class SimulatedScore:
         if strata:
             slope, variance = (torch.zeros_like(strata[0].sums.second) for _ in range(2))
         for stratum in strata:
-            scale, q, s = self._scale(stratum), stratum.slopes, stratum.sums
+            scale, q, s = self.weight(stratum), stratum.slopes, stratum.sums
             outer = q.unsqueeze(1) * s.first.unsqueeze(0)
             within = s.second - outer - outer.transpose(0, 1) + q.unsqueeze(1) * q.unsqueeze(0) * stratum.counts
             slope += scale * within / n
@@ -494,7 +494,7 @@ class SimulatedScore:
         pairs = torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, stratum.counts)
         kept = [stratum.kept(dx, dt, node) for dx in steps]
         numbers = [torch.bincount(of_bin[node[mask]], minlength=len(coarse)).to(torch.float64) for mask in kept]
-        weights = [self._scale(stratum) * pairs / (k - 1.0).clamp(min=1.0) / objective.n for k in numbers]
+        weights = [self.weight(stratum) * pairs / (k - 1.0).clamp(min=1.0) / objective.n for k in numbers]
         P = self.head.flat().numel()
         total = torch.zeros((self.count * P, P), dtype=torch.float64)
         sums = [[torch.zeros((len(coarse), size), dtype=torch.float64) for size in total.shape] for _ in steps]

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.data.batches import Batch
-from levytorch.likelihood.frozen import CellTable, FrozenLaw, predictor_jacobian, to_predictors
+from levytorch.likelihood.frozen import CellTable, FrozenLaw, StepScore, predictor_jacobian, to_predictors
 from levytorch.likelihood.sums import StateBins, slices
 
 COUNT = 3  # of g_0, g_1, g_2
@@ -63,14 +63,23 @@ class Windows:
 
     def expected(self, head: Head, c: Coefficients, dt: Tensor) -> Tensor:
         """Their expectations under the frozen law, (3, C, n)."""
+        odd, even = (head.layout.scores(one, c) for one in self.expected_steps(c, dt, head.learns_alpha))
+        return torch.stack([torch.zeros_like(even), odd, even])
+
+    def expected_steps(self, c: Coefficients, dt: Tensor, wrt_alpha: bool) -> tuple[StepScore, StepScore]:
+        """Expectations of s g_1 and s g_2 in the form of scores."""
         w = self.width(c, dt)
         smooth = c._replace(D_o=c.D_o + 0.5 * w * w / dt)
-        at_center = self.law.score(smooth, c.b * dt, dt, wrt_alpha=head.learns_alpha)
-        mass = math.sqrt(2.0 * math.pi) * w * at_center.log_p.exp()
-        even = head.layout.scores(at_center._replace(b=torch.zeros_like(at_center.b)), c) * mass
-        odd = torch.zeros_like(even)
-        odd[head.layout.row("b")] = -w * mass * at_center.D_o  # the second derivative in dx is that in D_o over dt
-        return torch.stack([torch.zeros_like(even), odd, even])
+        center = self.law.score(smooth, c.b * dt, dt, wrt_alpha=wrt_alpha)
+        mass = math.sqrt(2.0 * math.pi) * w * center.log_p.exp()
+        even = _times(center._replace(b=torch.zeros_like(center.b)), mass)
+        odd = _times(center, torch.zeros_like(mass))
+        # of b: the second derivative of the density in dx is that in D_o over dt
+        return odd._replace(b=-w * mass * center.D_o), even
+
+    def law_of(self, k: int) -> FrozenLaw:
+        """The frozen law with s g_k, less its expectation, in the place of the score."""
+        return self.law if k == 0 else _Statistic(self, k)
 
     def sums(
         self, head: LinearHead, batch: Batch, bins: StateBins, *, centered: bool, products: bool = False
@@ -97,6 +106,24 @@ class Windows:
             one, two = (self.statistics(head, c, dx[:, k].contiguous(), dt) for k in (0, 1))
             total.add(x, at, one - two, dt, weight)
         return total.result().gradient
+
+
+class _Statistic(FrozenLaw):
+    def __init__(self, windows: Windows, k: int) -> None:
+        super().__init__(windows.law.method, windows.law.dim)
+        self._windows, self._k = windows, k
+
+    def score(self, c: Coefficients, dx: Tensor, dt: Tensor, wrt_alpha: bool = False) -> StepScore:
+        step = super().score(c, dx, dt, wrt_alpha)
+        found = _times(step, self._windows.factors(c, dx, dt)[self._k])
+        expected = self._windows.expected_steps(c, dt, wrt_alpha)[self._k - 1]
+        parts: list[Any] = [None if a is None or e is None else a - e for a, e in zip(found, expected)]
+        return StepScore(step.log_p, *parts[1:])
+
+
+def _times(step: StepScore, factor: Tensor) -> StepScore:
+    parts: list[Any] = [None if part is None else part * factor for part in step]
+    return StepScore(*parts)
 
 
 class _Sums:

@@ -15,15 +15,17 @@ from levytorch.coefficients.clock import ClockedHead
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Transitions, make_pools
+from levytorch.data.batches import Batch
 from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_from
 from levytorch.errors import InputError
-from levytorch.likelihood.corrected import Strata, expected_by_state, informations
+from levytorch.likelihood.corrected import Information, Strata, expected_by_state, informations
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.network import LayerPenalty, prior_of
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
+from levytorch.likelihood.simulated import SimulatedScore, windows_of
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, blocks_of, counted
 from levytorch.training.engines.base import maximise
@@ -113,8 +115,6 @@ def bootstrap(
     refit, _, blocks = refitting(recovery, data)
     generator = torch.Generator().manual_seed(seed)
     found = [refit(times) for times in counted_off(_draws(blocks, n, generator), "refits", progress)]
-    if recovery.shift is not None:
-        found = [replace(f, theta=f.theta + recovery.shift) for f in found]
     return Replicas(recovery, found)
 
 
@@ -173,17 +173,20 @@ def _has_scores(recovery: Recovery) -> bool:
     return recovery.own_law is None or isinstance(recovery.own_law, FrozenLaw)
 
 
-def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered | FirstOrder:
+def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | _Influence | FirstOrder:
     if data is None and "reweighting" in recovery.replicas:
         return recovery.replicas["reweighting"]
     likelihood, blocks = _setting(recovery, data)
     strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
-    made: Reweighting | Centered
-    frozen = recovery.law not in ("exact", "corrected") or recovery.shift is not None
+    made: Reweighting | _Influence
+    simulated = recovery.law == "simulated"
+    frozen = recovery.law not in ("exact", "corrected", "simulated")
     if not isinstance(likelihood.head, LinearHead):
         likelihood = _along_tangent(likelihood, blocks, strengths, balance=frozen)
     if frozen:
         made = Reweighting(likelihood, blocks, strengths)
+    elif simulated:
+        made = CenteredBySimulation(likelihood, blocks, strengths, recovery.tcf)
     else:
         made = Centered(likelihood, blocks, strengths, recovery.tcf)
     if data is None:
@@ -209,8 +212,6 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
     head = copy.deepcopy(recovery.head).in_units(blocks.units)
     blocks = blocks.on_a_lattice(head)
     law = recovery.own_law or blocks.law or FrozenLaw(steady_method("auto", head), recovery.dim)
-    if recovery.shift is not None:
-        head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
     return blocks.likelihood(head, law, blocks.treatment or TailSettings()), blocks
 
 
@@ -233,8 +234,6 @@ def _along_tangent(likelihood: Likelihood, blocks: Blocks, strengths: Strength, 
 def of_files(recovery: Recovery, blocks: Blocks, kind: type[Reweighting]) -> FirstOrder:
     """The influence of blocks whose pairs are elsewhere, for standard errors and replicas after these are gone."""
     head = copy.deepcopy(recovery.head).in_units(blocks.units)
-    if recovery.shift is not None:
-        head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
     likelihood = blocks.likelihood(head, FrozenLaw(steady_method("auto", head), recovery.dim), TailSettings())
     return FirstOrder.of(kind(likelihood, blocks, recovery.metrics.get("penalty_strengths") or "none"))
 
@@ -264,7 +263,66 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
     return blocks_of(pools, units, tail)
 
 
-class Centered:
+class _Influence:
+    """What a fit changes by, to first order, when blocks count differently often; refits are of first order.
+
+    influence: (n_blocks, P); smoothing: (P, P), as that of `Reweighting`.
+    """
+
+    influence: Tensor
+    smoothing: Tensor
+
+    def __init__(self, likelihood: Likelihood, blocks: Blocks, tcf: float) -> None:
+        self.head, self.blocks, self.likelihood, self.tcf = linear(likelihood.head), blocks, likelihood, tcf
+        self.theta = self.head.flat()
+
+    def _of(self, u: Tensor, information: Information, precision: Tensor, n: float) -> None:
+        """From the centered scores of the blocks, (n_blocks, K P)."""
+        turn = information.slope.T @ symmetric_inverse(information.variance)
+        inverse = symmetric_inverse(n * turn @ information.slope + torch.diag(precision))
+        share = self.blocks.pairs[0] / self.blocks.pairs[0].sum()
+        self.influence = (u - share[:, None] * u.sum(0)) @ turn.T @ inverse
+        root = inverse * precision.sqrt()
+        self.smoothing = root @ root.T
+
+    def refit(self, times: Tensor) -> Refitted:
+        """The fit in which block k counts times[k] times."""
+        return Refitted(self.theta + (times - 1.0) @ self.influence, self.tcf, float(times @ self.blocks.pairs[0]))
+
+
+class CenteredBySimulation(_Influence):
+    """For fits under the simulated law: the influence of the statistics of a block, less their simulated means."""
+
+    @torch.no_grad()
+    def __init__(self, likelihood: Likelihood, blocks: Blocks, strengths: Strength, tcf: float) -> None:
+        own = replace(likelihood, head=copy.deepcopy(linear(likelihood.head)), correction=TailCorrection())
+        own = blocks.on_nodes(own)
+        super().__init__(own, blocks, tcf)
+        counts = blocks.state_counts(own)
+        objective = counted(own, counts, blocks.once).objective(blocks.whole, strengths)
+        score = SimulatedScore(objective, windows=windows_of(objective))
+        _, ev = score.centered()
+        score.noise = None  # that of the few simulations here
+        laws = [own.frozen_law] if score.windows is None else [score.windows.law_of(k) for k in range(score.count)]
+
+        def sums(part: Batch) -> Tensor:
+            return torch.cat([block_scores(self.head, law, blocks, part) for law in laws], dim=1)
+
+        u = sums(blocks.main)
+        strata = score.strata(ev)
+        if strata and blocks.tail is not None and len(strata) > 1:
+            assert counts is not None
+            beyond = sums(blocks.tail)
+            parts = [(u - beyond, counts[0] - counts[1]), (beyond, counts[1])]
+            u = torch.zeros_like(u)
+            for stratum, (scores, number) in zip(strata, parts):
+                total = number.sum(1, keepdim=True)
+                means = scores.sum(0) / total.sum()  # within a stratum; how many a block has of it says nothing
+                u += score.weight(stratum) * (scores - total * means)
+        self._of(u, score.information(ev), objective.precision(), objective.n)
+
+
+class Centered(_Influence):
     """What `Reweighting` is for the frozen law, for fits under the exact law of a step, corrected or exact.
 
     The influence of a block is that of its centered scores (`likelihood.corrected`): the root of their sum is the
@@ -275,8 +333,7 @@ class Centered:
     def __init__(self, likelihood: Likelihood, blocks: Blocks, strengths: Strength, tcf: float) -> None:
         head, law = linear(likelihood.head), likelihood.frozen_law
         assert likelihood.bins is not None
-        self.head, self.blocks, self.likelihood, self.tcf = copy.deepcopy(head), blocks, likelihood, tcf
-        self.theta = head.flat()
+        super().__init__(replace(likelihood, head=copy.deepcopy(head)), blocks, tcf)
         main = blocks.counts(likelihood.bins, "main")
         tail = blocks.counts(likelihood.bins, "tail") if blocks.tail is not None else torch.zeros_like(main)
         strata = Strata.on(likelihood.bins, likelihood.masses, likelihood.tail, main.sum(0), tail.sum(0))
@@ -290,14 +347,4 @@ class Centered:
             parts = {"main": scores - main @ rates["main"]}
         u = sum((strata.scale(name, R_theta) * part for name, part in parts.items()), start=torch.zeros_like(scores))
         own = informations(head, law, exact, strata, R_theta).corrected
-        turn = own.slope.T @ symmetric_inverse(own.variance)
-        penalty = prior_of(head, strengths)
-        inverse = symmetric_inverse(strata.n * turn @ own.slope + torch.diag(penalty.precision()))
-        share = blocks.pairs[0] / blocks.pairs[0].sum()
-        self.influence: Tensor = (u - share[:, None] * u.sum(0)) @ turn.T @ inverse
-        root = inverse * penalty.precision().sqrt()
-        self.smoothing: Tensor = root @ root.T  # as that of `Reweighting`
-
-    def refit(self, times: Tensor) -> Refitted:
-        """The fit in which block k counts times[k] times."""
-        return Refitted(self.theta + (times - 1.0) @ self.influence, self.tcf, float(times @ self.blocks.pairs[0]))
+        self._of(u, own, prior_of(head, strengths).precision(), strata.n)

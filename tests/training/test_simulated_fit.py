@@ -139,6 +139,22 @@ def test_more_statistics_than_the_score():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("method", [None, "conditional"])
+def test_replicas_spread_as_the_simulated_law_says(method):
+    data, tail = steep(), None
+    if method is not None:
+        data, tail = data.censor(**THRESHOLDS, seed=1), {**THRESHOLDS, "method": method}
+    found = fitted(data, "simulated", n_basis=3, tail=tail)
+    replicas, robust = found.bootstrap(200), found.std(GRID, kind="robust")
+    for spread, one, std in zip(replicas.std(GRID), robust, found.std(GRID)):
+        # 200 replicas tell a spread to 5 %, and the scatter of 100 blocks is known to 7 %
+        assert 0.8 < float((spread / std).mean()) < 1.25
+        assert 0.9 < float((one / std).mean()) < 1.3
+    off = (replicas.theta.mean(0) - found.theta) / replicas.theta.std(0)
+    assert float(off.abs().max()) < 4.5 / math.sqrt(200)
+
+
+@pytest.mark.long
 def test_no_likelihood_to_compare_by():
     found = fitted(steep()[:4000], "simulated", n_basis=3)
     with pytest.raises(InputError, match="must have a likelihood"):
