@@ -278,7 +278,7 @@ def _biased(errors: Any) -> list[str]:
         if spread and abs(row["D_f_bias"]) > max(3 * spread, 0.01):
             off.setdefault(_where(row | {"n_trajectories": None}), []).append((row["n_trajectories"], row["D_f_bias"]))
     return [
-        f"{where}: the mean of D_f is off by {', '.join(f'{percent(bias, signed=True)} ({n:,})' for n, bias in found)}."
+        f"{where}: bias of D_f {', '.join(f'{percent(bias, signed=True)} ({n:,})' for n, bias in found)}."
         for where, found in off.items()
     ]
 
@@ -313,7 +313,7 @@ def _uncalibrated(key: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     low = [row for row in rows if row["ks_p"] is None and row["coverage"] < COVERED]
     if low:
         shown = [f"{r['coefficient']} {percent(r['coverage'])}" for r in low]
-        items.append(f"{_where(key)}: share of the cell where the 95 % bands contain the truth: {', '.join(shown)}.")
+        items.append(f"{_where(key)}: coverage of the 95 % bands: {', '.join(shown)}.")
     return items
 
 
