@@ -26,6 +26,7 @@ from levytorch.diagnostics.chain import Chain, follows, starts_within
 from levytorch.law import LevyStep
 from levytorch.spaces import Circle, coordinates, space_of
 from levytorch.spaces.states import beside, columns_of
+from levytorch.training.inputs import FittedMemory
 
 _LONGEST, _FEWEST = 1000, 100  # steps of a stretch
 _MOST = 20  # stretches
@@ -63,8 +64,12 @@ def check_range(
     rows = begins[:, None] + torch.arange(steps)
     speed = data.speed[rows] if isinstance(data, Chain) and data.speed is not None else torch.ones_like(data.dt[rows])
     x = data.x[rows]  # (stretches, steps[, d])
-    observed = _log_range(head, x).mean()
-    paths = _paths(head, x[:, 0], data.dt[rows], speed, _reader(head, covariance, read, generator), exact, generator)
+    observed, dt, carried = _log_range(head, x).mean(), data.dt[rows], None
+    if isinstance(data, Chain) and data.memory is not None and data.means is not None:
+        dt = dt / data.memory.f(data.means)[rows]
+        carried = data.memory, data.means[begins]
+    reader = _reader(head, covariance, read, generator)
+    paths = _paths(head, x[:, 0], dt, speed, reader, exact, generator, carried)
     values = torch.stack([_log_range(head, part).mean() for part in paths])
     apart, scatter = float(values.mean() - observed), float(values.std()) * math.sqrt(1 + 1 / _SETS)
     if not scatter > 0 or not math.isfinite(apart):
@@ -110,19 +115,31 @@ def _paths(
     read: Callable[[Tensor], Coefficients],
     exact: bool,
     generator: torch.Generator,
+    carried: tuple[FittedMemory, Tensor] | None = None,
 ) -> Tensor:
-    """States (sets, stretches, steps[, d]) of paths from x (stretches[, d])."""
+    """States (sets, stretches, steps[, d]) of paths from x (stretches[, d]).
+
+    carried: a memory, and the means of the sizes of past steps to begin with, (stretches, number of half-lives).
+    """
     space, substeps = space_of(head), _SUBSTEPS if exact else 1
     at = x.expand(_SETS, *x.shape).reshape(-1, *x.shape[1:]).clone()
     out = torch.empty((dt.shape[1], *at.shape), dtype=torch.float64)
+    means = None if carried is None else carried[1].repeat(_SETS, 1)
     for j in range(dt.shape[1]):
         out[j] = at
         step, rate = dt[:, j].repeat(_SETS), speed[:, j].repeat(_SETS)
+        true_dt, moved = step / rate, torch.zeros_like(at)
+        if carried is not None:
+            f = carried[0].f(means)
+            step, rate = step * f, rate * f
         for _ in range(substeps):
             c = read(space.inside(at))
             c = c._replace(b=c.b / beside(rate, c.b))
             law = LevyStep(*c, step / substeps, head.dim, c.tempering, validate_args=False)
-            at = space.wrap(at + law.sample(generator=generator))
+            dx = law.sample(generator=generator)
+            at, moved = space.wrap(at + dx), moved + dx
+        if carried is not None and means is not None:
+            means = carried[0].rule.after(means, moved, true_dt)
     return out.movedim(0, 1).reshape(_SETS, len(x), dt.shape[1], *x.shape[1:])
 
 

@@ -188,6 +188,14 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
             break
         best = more
     best = profile.refine(best)
+    gain = max(profile.found.values()) - profile.none
+    if gain <= 2 * len(best):  # a half-life and an exponent each
+        warnings.warn(
+            f"steps must depend on the size of past ones for a memory, found a log-likelihood that rises by "
+            f"{gain:.2g} for {2 * len(best)} parameters: AIC prefers none; leave memory out.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
     return profile.rule.with_half_lives(best), profile
 
 

@@ -185,6 +185,26 @@ def test_a_learned_half_life(x):
     assert found.n_parameters == 5
 
 
+@pytest.mark.long
+def test_the_range_of_long_stretches_carries_it():
+    """Without the memory on its way a path would follow the sizes of the data's steps instead of its own."""
+    steps = np.diff(path(6000, 21))
+    home = np.zeros(len(steps) + 1)
+    for i, step in enumerate(steps):
+        home[i + 1] = 0.97 * home[i] + step
+    own = recover(home, dt=1.0, alpha=ALPHA, period=None, n_basis=4, memory=HALF_LIFE, law="frozen")
+    told = diagnose(own, Trajectories.from_arrays(home[None], dt=1.0), checks=("predictive",))
+    assert told.predictive.range.p_value > 1e-3
+    assert 0.8 < told.predictive.range.ratio < 1.25
+
+
+@pytest.mark.long
+def test_where_there_is_none():
+    """AIC prefers none to a memory of steps that do not depend on each other, and the fit says so."""
+    with pytest.warns(LevytorchWarning, match="AIC prefers none"):
+        recover(path(3000, 11, exponent=0.0), **SETTINGS, memory="learn")
+
+
 @pytest.mark.slow
 def test_half_lives_and_bands_over_seeds():
     """Half-lives within two standard errors, and intervals of D_o and D_f, over 40 paths."""
