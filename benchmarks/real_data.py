@@ -45,7 +45,7 @@ from levytorch.training.inputs import with_inputs_of
 RESULTS = Path(__file__).parent / "results" / "real_data.csv"
 COLUMNS = ["part", "series", "model", "quantity", "value", "std", "seed", "seconds", "commit", "command"]
 HORIZONS = (1, 10, 30, 100)
-FITTED, PATHS, BLOCK, FILLED = 0.6, 20_000, 480, 40
+FITTED, PATHS, BLOCK, FILLED = 0.6, 100_000, 480, 40
 HOUR = 3600.0
 
 
