@@ -382,6 +382,7 @@ def animals(path: Path, chosen: list[str]) -> None:
         track = Trajectories.from_arrays([x], times=[t - t[0]], max_dt=4.0)
         of_data = ranges(x)
         settings = {"alpha": "learn", "tempering": "learn", "D_o": 0.0, "period": None, "n_basis": 5, "law": "frozen"}
+        pairs, log_p = track.transitions(), {}
         for model, options in fits.items():
             began = time.perf_counter()
             try:
@@ -394,13 +395,17 @@ def animals(path: Path, chosen: list[str]) -> None:
             dt = found.memory.rule.dt if found.memory is not None else 1.0
             paths = found.simulate(400, 1000, dt, x0=begins, seed=0).to_array()
             ratio = float(np.sqrt((ranges(paths[:, -1]) / of_data).prod()))
-            likely = found.log_likelihood / found.nobs
+            low, high = torch.tensor(found.head.bounds, dtype=torch.float64).T
+            log_p[model] = log_p_of(found, pairs)
+            log_p[model][~((pairs.x >= low) & (pairs.x <= high)).all(1).numpy()] = np.nan
             told = diagnose(found, track, checks=("predictive",), max_pairs=5000)
-            write("animals", str(name), model, "log-likelihood per pair", likely, "", 0, seconds)
-            write("animals", str(name), model, "pairs", float(found.nobs), "", 0)
+            write("animals", str(name), model, "pairs", float(found.nobs), "", 0, seconds)
             write("animals", str(name), model, "spread after 1,000 steps", ratio, "", 0)
             write("animals", str(name), model, "converged", float(found.converged), "", 0)
             write("animals", str(name), model, "alarms", float(len(told.alarms)), "", 0)
+        common = ~np.isnan(np.stack(list(log_p.values()))).any(0)
+        for model, values in log_p.items():  # of the pairs that all fits have
+            write("animals", str(name), model, "log-likelihood per pair", float(values[common].mean()), "", 0)
 
 
 # -- known memory ------------------------------------------------------------------------------------------------------
