@@ -81,7 +81,7 @@ def _tail(settings: FitSettings) -> str:
 
 def closing(outcome: Outcome, width: int = WIDTH, color: bool = False) -> str:
     """The table of the fit, one verdict per check, and V or the policies, for a terminal of that width."""
-    parts: list[Any] = [for_command_line(outcome.report.text(doubts=False)), ""]
+    parts: list[Any] = [outcome.report.text(doubts=False, words=for_command_line), ""]
     if outcome.verdicts:
         parts += [_checks(outcome.verdicts), ""]
     if (sentence := value_sentence(outcome.metrics)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from itertools import groupby
@@ -176,8 +176,8 @@ class FitReport:
             *(["-" if one.error is None else f"{one.error:.2%}"] * known),
         ]
 
-    def text(self, doubts: bool = True) -> str:
-        """The table; doubts: without them where the checks of a run say the same."""
+    def text(self, doubts: bool = True, words: Callable[[str], str] = str) -> str:
+        """The table; doubts: without them where the checks of a run say the same; words: what is made of a note."""
         facts = self.facts()
         lines = [" levytorch fit ".center(WIDTH, "=")]
         pairs = [
@@ -199,7 +199,7 @@ class FitReport:
             ]
         lines.append("=" * WIDTH)
         for place, note in enumerate((*self.notes, *(self.doubts if doubts else ())), 1):
-            lines += wrapped(f"[{place}] {note}", WIDTH, "    ")
+            lines += wrapped(f"[{place}] {words(note)}", WIDTH, "    ")
         return printable("\n".join(lines))
 
     def __str__(self) -> str:

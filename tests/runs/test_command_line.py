@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,17 @@ def test_what_is_said_before_a_fit():
     ):
         assert part in text
     assert all(len(line) <= terminal.WIDTH for line in [*lines, *text.splitlines()])
+
+
+def test_notes_are_wrapped_after_their_options_have_the_names_of_the_shell():
+    long = "The fit did not converge: max_steps = 40 were not enough. Errors in brackets belong to a point elsewhere."
+    ended = outcome()
+    ended.report = replace(ended.report, notes=(long,))
+    lines = terminal.closing(ended).splitlines()
+    first = next(k for k, line in enumerate(lines) if line.startswith("[1]"))
+    assert "engine.max_steps" in lines[first]
+    assert lines[first + 1].startswith("    ")
+    assert not lines[first + 2 :]
 
 
 def outcome(**changes):
