@@ -40,6 +40,7 @@ _LARGEST = 200  # steps that candidates of a learned tempering are tried on besi
 _LEAST_D_O = 0.1  # of what the width of a step would be by itself
 _FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
 _SHAPED, _ROUNDS, _ROUND = 20_000, 30, 1e-3  # steps and iterations of their shape; what is added of a round one
+_NO_JUMPS = 1e-12  # in a step, of the usual width: a start has none
 _PRIOR = 20.0  # pairs of all states that count as a group's own, in its share of far steps
 _RIDGE = 0.1  # times harmonic^4: curves through a dozen groups have a few waves at most
 
@@ -310,7 +311,8 @@ def _match(
             beyond = _beyond(place, D_o * dt, jumps * dt, alpha, dim, lam)
             D_f = _solve(jumps, beyond, target)
         if "D_o" not in known:
-            beyond = _beyond(width, spreads * dt, D_f * dt, alpha, dim, lam)
+            # without jumps: so few that no step shows one
+            beyond = _beyond(width, spreads * dt, max(D_f * dt, _NO_JUMPS * width ** (2 * alpha)), alpha, dim, lam)
             D_o = _solve(spreads, beyond, 0.5)
     return D_o, D_f
 

@@ -113,7 +113,9 @@ class Recovery(Reported):
         b = c.b.expand(flat.shape).reshape(states.shape).clone()
         D_o = c.D_o.expand(flat.shape[0], *c.D_o.shape[1:]).reshape((*shape, *c.D_o.shape[1:])).clone()
         D_f, alpha = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[2:])
-        return Coefficients(b, D_o, D_f, alpha, c.tempering)
+        if self.head.without_jumps:  # the law of a step is given a number that is not zero
+            D_f = torch.zeros_like(D_f)
+        return Coefficients(b, D_o, torch.where(D_f <= NO_JUMPS, 0.0, D_f), alpha, c.tempering)
 
     def b(self, x: ArrayLike) -> Tensor:
         """The drift at x."""
@@ -125,8 +127,7 @@ class Recovery(Reported):
 
     def D_f(self, x: ArrayLike) -> Tensor:
         """The fractional diffusion at x."""
-        D_f = self.coefficients(x).D_f
-        return torch.where(D_f <= NO_JUMPS, 0.0, D_f)
+        return self.coefficients(x).D_f
 
     def alpha_at(self, x: ArrayLike) -> Tensor:
         """alpha at x, also where it is one number."""

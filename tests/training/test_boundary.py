@@ -116,3 +116,18 @@ def test_a_frozen_law_that_was_not_judged_is_told_with_the_value(monkeypatch):
     found = quietly(clocked, alpha=0.6, n_basis=3, modulation=24.0, n_modulation=3)
     with pytest.warns(LevytorchWarning, match="although its bias is not known .* fitted under it"):
         solve_value(found, torch.cos, 1.0)
+
+
+@pytest.mark.parametrize("noise", ["isotropic", "matrix"])
+def test_no_jumps_in_the_plane(noise):
+    """D_f = 0 is zero wherever it is shown, and the Gaussian law has a closed maximum."""
+    system = Dynamics(b=lambda x: 0.0 * x, D_o=0.3, D_f=0.0, alpha=0.6, dim=2)
+    data = simulate(system, 20, 60, 0.05, seed=402).transitions()
+    found = recover(data, alpha=0.6, D_f=0.0, n_basis=1, law="frozen", noise=noise)
+    moments = torch.cov(data.dx.T, correction=0) / (2 * 0.05)
+    matrix = found.D_o(data.x[0]) * (1.0 if noise == "matrix" else torch.eye(2))
+    expected = moments if noise == "matrix" else torch.eye(2) * moments.diagonal().mean()
+    torch.testing.assert_close(matrix, expected.to(matrix.dtype), rtol=1e-3, atol=1e-4)
+    assert float(found.D_f(data.x[0])) == 0.0
+    assert "D_f 0," in repr(found)
+    assert "1e-300" not in str(found.summary())
