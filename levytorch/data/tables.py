@@ -357,7 +357,7 @@ class TableFile(PointFile):
         where = f"{self.clock.where}, row {rows[1]}"
         if times[0] == times[1]:
             return InputError(
-                f"{where}: times must differ within a trajectory, found that of row {rows[0]} again; remove one row."
+                f"{where}: times must differ within a trajectory, found that of row {rows[0]} twice; remove one row."
             )
         return InputError(
             f"{where}: times must increase within a trajectory, found an earlier one than in row {rows[0]}; sort the "

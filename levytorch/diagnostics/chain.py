@@ -67,7 +67,7 @@ class Chain(Transitions):
             return new
         if not bool(fitted.any()):
             bounds = recovery.head.bounds
-            raise InputError(f"data must hold states of the window, found none in {bounds}; pass what was fitted.")
+            raise InputError(f"data must have states within the window, found none in {bounds}; pass what was fitted.")
         kept = new[fitted]
         assert isinstance(kept, Chain)
         kept.everything = new

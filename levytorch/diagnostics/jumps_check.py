@@ -119,7 +119,9 @@ def check(data: Any, *, period: Any = None, seed: Any = 0, **options: Any) -> Ju
     seed = seed_of(seed)
     pairs, rest = pairs_of_data(data, options)
     if rest:
-        raise InputError(f"options must say how data is read, found {', '.join(rest)}; remove {next(iter(rest))}.")
+        raise InputError(
+            f"options must be those of from_frame or from_arrays, found {', '.join(rest)}; remove {next(iter(rest))}."
+        )
     if not isinstance(pairs, Transitions):
         raise InputError("data must hold the pairs themselves, found a lattice; pass trajectories, or a frame.")
     if pairs.dim != 1:

@@ -309,8 +309,8 @@ def check_alpha(alpha: Tensor) -> None:
     if low < ALPHA_LOW or high > ALPHA_HIGH:
         found = low if low < ALPHA_LOW else high
         raise InputError(
-            f"alpha must lie in [{ALPHA_LOW}, {ALPHA_HIGH}] in several dimensions, found {found:g}; keep it off 0 "
-            "and 1."
+            f"alpha must lie in [{ALPHA_LOW}, {ALPHA_HIGH}] in several dimensions, found {found:g}; keep it away from "
+            "0 and 1."
         )
 
 

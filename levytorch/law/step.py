@@ -331,7 +331,7 @@ class LevyStep(Distribution):
         if not bool(wrong.any()) and bool(at.all()):
             return *parts, None
         if not bool(at.all()):
-            raise InputError("value must be finite, found others; remove them.")
+            raise InputError("value must be finite, found NaN or infinity; remove such values.")
         safe = {name: torch.where(wrong, 0.5, getattr(self, name)) for name in names[1:]}
         if self._matrix:
             safe["D_o"] = torch.where(wrong[..., None, None], torch.eye(self.dim, dtype=torch.float64), self.D_o)

@@ -106,8 +106,8 @@ def solution(A: Tensor, y: Tensor) -> Tensor:
     c, failed = torch.linalg.solve_ex(A, y)
     if bool((failed != 0).any()) or not bool(torch.isfinite(c).all()):
         raise NumericalError(
-            f"the equations of {A.shape[-1]} functions must have a solution, found that some are left open; use a "
-            "smaller n_basis or a larger beta, or use data from the whole cell."
+            f"the equations of {A.shape[-1]} functions must have a solution, found that the data do not determine "
+            "some; use a smaller n_basis or a larger beta, or use data from the whole cell."
         )
     return c
 

@@ -167,7 +167,7 @@ class Tabulated:
         if bool((np.diff(table_x) == 0).any()):
             twice = table_x[np.flatnonzero(np.diff(table_x) == 0)[0]]
             raise InputError(
-                f"every x must occur once in the reward table, found {twice:g} again; remove or average duplicates."
+                f"every x must occur once in the reward table, found {twice:g} twice; remove or average duplicates."
             )
         if period is not None:
             period = positive_number("period", period, "give the length of the cell")

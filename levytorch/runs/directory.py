@@ -150,7 +150,7 @@ def publish(written: Path, target: Path) -> Path:
         except FileExistsError:
             continue
         return place
-    raise InputError(f"there must be a free name beside {target}, found a thousand taken; give out=.")
+    raise InputError(f"there must be a free name beside {target}, found a thousand in use; give out=.")
 
 
 def write_marker(out: Path, settings: Mapping[str, Any]) -> None:

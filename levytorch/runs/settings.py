@@ -348,7 +348,7 @@ def trainer_of(trainer: Mapping[str, Any], build: Build) -> tuple[dict[str, Any]
     except (MisconfigurationException, ValueError, TypeError) as error:
         text = " ".join(str(error).split())[:500]
         raise ConfigError(
-            f"trainer must hold settings that Lightning accepts, found others ({text}); change it."
+            f"trainer must hold settings that Lightning accepts, found others ({text}); change them."
         ) from error
     return several | made, own
 

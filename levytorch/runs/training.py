@@ -117,7 +117,7 @@ def fit_and_report(
         except MisconfigurationException as error:  # of a flag, a callback or a logger of the user's own
             message = " ".join(str(error).split())
             raise ConfigError(
-                f"trainer must hold settings that Lightning accepts, found others ({message}); change it."
+                f"trainer must hold settings that Lightning accepts, found others ({message}); change them."
             ) from error
         found.trainer.strategy.barrier()
         if not found.trainer.is_global_zero:

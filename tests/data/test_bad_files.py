@@ -34,7 +34,7 @@ def wild(*shape):
         ("t,x\n0,1\n1,\n2,3\n", dict(dt=1.0, value="x", missing="drop"), "row 2: .*needs one"),
         ("t,x\n0,1\n1,inf\n", dict(time="t"), "column 'x', row 2: there must be a finite number, found inf"),
         ("t,x\n0,1\n2,2\n1,3\n", dict(time="t"), "column 't', row 3: times must increase .* row 2; .*sort=True"),
-        ("t,x\n0,1\n1,2\n1,3\n", dict(time="t"), "column 't', row 3: times must differ .* row 2 again; remove one"),
+        ("t,x\n0,1\n1,2\n1,3\n", dict(time="t"), "column 't', row 3: times must differ .* row 2 twice; remove one"),
         (
             "id,time,x\na,0,1\na,1,2\nb,0,1\n",
             dict(),

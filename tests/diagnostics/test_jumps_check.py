@@ -89,7 +89,7 @@ def test_the_command(tmp_path, capsys):
 def test_refusals():
     with pytest.raises(InputError, match="data must have one coordinate, found 2"):
         check(np.random.default_rng(0).normal(size=(3, 50, 2)), dt=0.1)
-    with pytest.raises(InputError, match="options must say how data is read, found n_basis"):
+    with pytest.raises(InputError, match="options must be those of from_frame or from_arrays, found n_basis"):
         check(np.arange(9.0) ** 2, dt=0.1, n_basis=3)
 
 

@@ -72,7 +72,7 @@ def test_bad_tables(tmp_path) -> None:
         Tabulated.from_csv(tmp_path / "nothing.csv")
     for x, r, message in (
         ([1.0], [1.0], "at least two pairs"),
-        ([1.0, 1.0], [1.0, 2.0], "found 1 again"),
+        ([1.0, 1.0], [1.0, 2.0], "found 1 twice"),
         ([1.0, 2.0], [1.0, math.nan], "finite"),
         ([0.0, 9.0], [0.0, 1.0], "a span of 9"),
         (["a", "b"], [0.0, 1.0], "x must be numeric"),
