@@ -168,7 +168,7 @@ def covariate(n: int, seed: int) -> tuple[Transitions, dict]:
     centers = (np.arange(groups) + 0.5) * (24 / groups)
     m = np.exp(0.5 * np.sin(2 * np.pi * centers / 24))
     m /= m.mean()
-    start = simulate(TRUTH, n, 1, 1.0, substeps=100, order=2, seed=10_000 + seed).x[:, -1]
+    start = simulate(TRUTH, n, 1, 1.0, substeps=100, order=2, seed=10_000 + seed).to_array()[:, -1]
     which = (hours[:, 0] / (24 / groups)).astype(int)
     x, dx, c = [], [], []
     for g in range(groups):

@@ -136,7 +136,7 @@ def _substeps(
             add_gaussian(step0, drift0, start.D_o * h, T0, 1.0, keys, substep, spare0)
         fine, frozen = (torch.from_numpy(v[0] if dim == 1 else np.ascontiguousarray(v.T)) for v in (step, step0))
         yield Substep(place, fine, frozen)
-        if x.dim() == fine.dim():
+        if x.shape == fine.shape:
             moved = moved + fine
         else:  # further columns, which are held
             moved = moved.clone()

@@ -66,8 +66,11 @@ def exact_setting(course: Course) -> ExactSetting | None:
         course.stay_frozen("constant coefficients, for which it is exact")
         return None
     if course.law == "auto" and head.columns > head.dim:
-        reason = 'pairs with covariates are fitted under it; law="simulated" follows coefficients along a step'
-        course.stay_frozen(reason, judged=False)
+        if maximum.likelihood.tail.active:
+            reason = "there is no other law for covariates, or actions on a scale, where tails are lost"
+            course.stay_frozen(reason, judged=False)
+        else:
+            course.law, course.reason = "simulated", "there is no exact law for covariates and actions on a scale"
         return None
     observed = course.data.observed
     lacking = unavailable(head, observed if isinstance(observed, Lattice) else observed.data)
