@@ -109,6 +109,30 @@ def without_vanished(first: Maximum) -> tuple[Maximum, Vanished | None]:
     return replace(first, likelihood=own, done=finished), found
 
 
+def vanished_later(first: Maximum) -> Vanished | None:
+    """A coefficient that a law which follows the coefficients along a step has driven to zero, although the frozen law
+    had not. What the data say about its size is profiled under the frozen law, which is nearly the same near zero.
+    """
+    head, likelihood = first.likelihood.head, first.likelihood
+    linear_head = isinstance(head, LinearHead) and head.dim == 1
+    if not (linear_head and first.engine.full_batch and likelihood.tail.method != "tcf"):
+        return None
+    objective = likelihood.objective(first.batch)
+    names = vanishing(objective, objective.evaluate())
+    if len(names) != 1:
+        return None
+    own = replace(likelihood, head=with_constant(linear(head), names[0], 0.0), correction=TailCorrection())
+    try:
+        done = maximise(first.engine, own, first.batch)
+        penalty = first.engine.objective(own, done.optimizer, first.batch).penalty
+        found = profile(names[0], own, penalty, first)
+    except ArithmeticError:
+        return None
+    found = replace(found, gone=False, alpha_learned=linear(head).learns_alpha)
+    warn_of(found)
+    return found
+
+
 def near_zero(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
     """D_o or D_f, where its mean over the pairs is less than its standard error by the information matrix."""
     head, seen = objective.head, ev.main.second[0, 0]
@@ -244,7 +268,7 @@ def include_vanished(recovery: Recovery, found: Vanished | None) -> None:
         recovery.metrics["near_zero"] = {found.name: plain}
     if covariance is None or not math.isfinite(found.std):
         return
-    if not found.gone:
+    if not found.gone and found.name not in recovery.metrics.get("vanishing", []):
         covariance = given_zero(covariance, head, [found.name])
     recovery.covariance = covariance + torch.outer(moves, moves)
 

@@ -18,7 +18,7 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.training.boundary import include_vanished, with_constant
+from levytorch.training.boundary import include_vanished, vanished_later, with_constant
 from levytorch.training.drift import with_mean
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.inputs import covariate_facts
@@ -38,6 +38,8 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
     """
     assert course.answer is not None
     recovery, likelihood = course.answer.result()
+    if course.vanished is None and course.answer.name in ("corrected", "exact", "simulated"):
+        course.vanished = vanished_later(course.end)
     include_vanished(recovery, course.vanished)
     problem, settings, metrics = course.problem, course.problem.settings, recovery.metrics
     log_unit = head.dim * problem.units.log_length

@@ -37,6 +37,7 @@ class Corrected(CenteredRounds):
 
     def __init__(self, course: Course, setting: ExactSetting, penalty: RoughnessPenalty | None, attempt: int) -> None:
         self.course, self.setting, self.attempt, self.turns = course, setting, attempt, 0
+        self.before: Phase | None = None  # whose answer it replaces
         super().__init__(course.engine, setting.likelihood, setting.around(penalty), penalty)
 
     @classmethod
@@ -84,7 +85,7 @@ class Corrected(CenteredRounds):
             course.stay_frozen(f"its bias is below {GOOD} standard errors everywhere")
             return None
         setting.follow()
-        course.answer = self
+        self.before, course.answer = course.answer, self
         if auto and not self.reached:
             course.reason += "; the bias of the frozen law could not be determined"
         elif auto:

@@ -34,7 +34,7 @@ from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.choice import ExactSetting, exact_setting
 from levytorch.training.phases.maximise import Maximise
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import finish
+from levytorch.training.report import finish, vanishing
 
 if TYPE_CHECKING:
     from levytorch.training.phases.corrected import Corrected
@@ -121,6 +121,17 @@ class ExactFisher(Exact):
             jobs.append(partial(self.setting.informations, self.done.R_theta))
         self.error, *latest = spread(lambda job: job(), jobs)
         self.latest = latest[0].exact if latest else None
+
+    def end(self) -> Phase | None:
+        following, course = super().end(), self.course
+        lost = vanishing(self.objective, self.objective.evaluate()) if following is None else []
+        if lost and course.vanished is None and course.problem.settings.law == "auto":
+            # a ridge of the likelihood (alpha against D_o) that ends in a lower maximum at the boundary
+            self.corrected.go_back()
+            self.setting.leave()
+            course.answer = self.corrected.before
+            course.stay_frozen(f"the exact law drove {' and '.join(lost)} to zero", judged=False)
+        return following
 
     def turned(self) -> float:
         own = self.latest or self.objective.own
