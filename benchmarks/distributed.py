@@ -204,7 +204,7 @@ class Study:
         blocks = (transition_blocks(name, value="x", id="id", dt=DT) for name in self.names)
         whole = Lattice.from_blocks(itertools.chain.from_iterable(blocks), n_blocks=N_BLOCKS)
         began = time.perf_counter()
-        fits = [recover(one, alpha=0.3, n_basis=7, law="frozen", tolerance=1e-14).theta for one in (found, loop, whole)]
+        fits = [recover(one, alpha=0.3, n_basis=7, law="frozen", tolerance=1e-22).theta for one in (found, loop, whole)]
         seconds = time.perf_counter() - began
         for other, what in ((1, "the same order"), (2, "all pairs in one go")):
             note = f"largest relative difference: {float(((fits[0] - fits[other]) / fits[other]).abs().max()):.1e}"
