@@ -192,7 +192,7 @@ class Study:
             self.add("times", "Dask", seconds, workers=workers, threads=1, peak_mb=round(growth))
 
     def equality(self) -> None:
-        """Two workers against a loop in this process in the same order, and against the grid of all data instead of the first file."""
+        """Two workers against a loop in this process in the same order, and against one that is made of all blocks in one go, on another grid."""
         from levytorch import Lattice, recover
         from levytorch.data import transition_blocks
 
@@ -206,7 +206,7 @@ class Study:
         began = time.perf_counter()
         fits = [recover(one, alpha=0.3, n_basis=7, law="frozen", tolerance=1e-22).theta for one in (found, loop, whole)]
         seconds = time.perf_counter() - began
-        for other, what in ((1, "the same order"), (2, "the grid of all data instead of the first file")):
+        for other, what in ((1, "the same order"), (2, "a lattice on another grid")):
             note = f"largest relative difference: {float(((fits[0] - fits[other]) / fits[other]).abs().max()):.1e}"
             self.add("equality", f"fit, {what}", seconds / 3, note=note)
 
