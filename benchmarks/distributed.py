@@ -192,7 +192,7 @@ class Study:
             self.add("times", "Dask", seconds, workers=workers, threads=1, peak_mb=round(growth))
 
     def equality(self) -> None:
-        """Two workers against a loop in this process in the same order, and against one that is made of all blocks in one go, on another grid."""
+        """Two workers against a loop in this process in the same order, and against all blocks in one go."""
         from levytorch import Lattice, recover
         from levytorch.data import transition_blocks
 
