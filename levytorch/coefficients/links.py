@@ -156,8 +156,11 @@ def tempering_eta(raw: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tempering_of(eta: float, alpha: float, length: float) -> float:
-    """lam of eta."""
-    return eta ** (0.5 / alpha) / length
+    """lam of eta; infinite where it is beyond all numbers."""
+    try:
+        return float(eta ** (0.5 / alpha) / length)
+    except OverflowError:
+        return math.inf
 
 
 def tempering_inverse(lam: float, alpha: float, length: float) -> float:

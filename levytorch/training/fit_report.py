@@ -454,8 +454,9 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
     if getattr(found, "observation_noise", 0.0):
         out.append("b, D_o and D_f are those of the states; observations have Gaussian errors besides.")
     if not details.get("tempering_told_from_zero", True):
-        bound = details["tempering_upper"]
-        out.append(f"The data does not show that jumps are truncated: tempering is at most {bound:.3g} (95 %).")
+        bound = float(details["tempering_upper"])
+        most = f"tempering is at most {bound:.3g} (95 %)" if bound < math.inf else "it does not bound the tempering"
+        out.append(f"The data does not show that jumps are truncated: {most}.")
     if "shared/chi2" in details:
         names = ["alpha", *(["tempering"] if "tempering_z" in details else []), *details["shared"]]
         out.append(

@@ -434,7 +434,8 @@ def judge_tempering(
 
 
 def warn_of_no_tempering(z: float, bound: float) -> None:
+    most = f"it is at most {bound:.3g} per unit of x (95 %, one-sided)" if bound < math.inf else "they do not bound it"
     _warn(
-        f"{NOT_TOLD} (z = {z:.2f}): it is at most {bound:.3g} per unit of x (95 %, one-sided), and its standard error "
-        "has no meaning; use tempering=0 unless the AIC of this fit is lower."
+        f"{NOT_TOLD} (z = {z:.2f}): {most}, and its standard error has no meaning; use tempering=0 unless the AIC of "
+        "this fit is lower."
     )

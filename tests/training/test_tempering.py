@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from levytorch import Dynamics, Recovery, recover, simulate
+from levytorch.coefficients.links import tempering_of
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.training import report
 from levytorch.training.settings import make_settings
 
 TRUTH = Dynamics(1.0, 0.1, 1.0, 0.45, tempering=0.4)
@@ -85,6 +87,18 @@ def test_tcf_with_known_tempering(data):
     assert found.tcf > 0
     assert abs(float(found.D_f(0.0)) - 1.0) < 4 * float(found.std(0.0)[2])
     assert float(plain.D_f(0.0)) < float(found.D_f(0.0)) - 4 * float(found.std(0.0)[2])
+
+
+def test_a_tempering_that_the_data_does_not_bound(tmp_path, monkeypatch):
+    """With a small alpha the upper bound may be beyond the range of floating point numbers."""
+    assert tempering_of(1e40, 0.03, 1.0) == math.inf
+    monkeypatch.setattr(report, "tempering_of", lambda eta, *others: tempering_of(1e40 * eta, 0.03, 1.0))
+    stable = simulate(Dynamics(1.0, 0.1, 1.0, 0.45), 20, 20, 0.25, seed=3).transitions()
+    with pytest.warns(LevytorchWarning, match="they do not bound it"):
+        found = recover(stable, alpha="learn", tempering="learn", n_basis=1, law="frozen")
+    assert found.metrics["tempering_upper"] == math.inf
+    assert "does not bound the tempering" in " ".join(str(found.summary()).split())
+    assert Recovery.load(found.save(tmp_path / "recovery.pt")).metrics["tempering_upper"] == math.inf
 
 
 @pytest.mark.slow
