@@ -18,11 +18,11 @@ from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import check_jumps
 from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, may_be_noise, raise_alarms
 from levytorch.diagnostics.exact_tangent import ExactTangent
-from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
+from levytorch.diagnostics.goodness import FitCheck, check_fit, clear_jumps, goodness_arrays
 from levytorch.diagnostics.isotropy import check_isotropy
 from levytorch.diagnostics.laws import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
-from levytorch.diagnostics.sample import Region, data_for, make_sample
+from levytorch.diagnostics.sample import Region, data_for, make_sample, subsample
 from levytorch.diagnostics.stability import check_time, check_trajectories
 from levytorch.diagnostics.step_size import ExactStepSize, Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tail_shares import check_tail_shares
@@ -194,6 +194,8 @@ class _Jobs:
             assert isinstance(self.law, FrozenLaw)
             tangent = Tangent(self.recovery.head, self.law, self.region, self.transitions.mu, sample.step_dt)
         fit = _attempt(check_fit, tangent, sample, seed=seed)
+        if isinstance(fit, FitCheck) and self.recovery.metrics.get("tail_method") == "tcf":
+            fit.jumps += self._jumps_in_the_tail(most)
         if "fit" in checks:
             diagnosis.fit = fit
             diagnosis.isotropy = check_isotropy(self.recovery.head, sample)
@@ -211,6 +213,17 @@ class _Jobs:
         if tails:
             options = (self.transitions, self.region, most, seed)
             diagnosis.tails = _attempt(check_tail_shares, tangent, fit, *options) if isinstance(fit, FitCheck) else fit
+
+    def _jumps_in_the_tail(self, most: int) -> int:
+        """Clear jumps among the pairs beyond CT, which the TCF uses as well."""
+        chosen = subsample(self.transitions, most, self.seed)
+        beyond = (self.region.labels(chosen.deviation, chosen.dt) < 0) & (
+            Region(removed=self.region.removed).labels(chosen.deviation, chosen.dt) == 0
+        )
+        if not bool(beyond.any()):
+            return 0
+        pairs = chosen[beyond]
+        return clear_jumps(self.recovery.coefficients(pairs.x), pairs.dx, pairs.dt)
 
     def _ahead(self) -> None:
         if "predictive" in self.checks:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head
+from levytorch.coefficients import Coefficients, Head
 from levytorch.diagnostics.components import (
     FEWEST,
     TAILS,
@@ -133,8 +133,6 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0)
     if memory is not None:
         parts["memory"], (sign, size) = memory
         statistic, df = statistic + parts["memory"][1], df + parts["memory"][2]
-    widths = (2.0 * c.D_o * sample.dt).sqrt()
-    length = lengths_of(sample.dx - c.b * beside(sample.dt, sample.dx))
     return FitCheck(
         chi_squared_sf(statistic, df),
         statistic,
@@ -142,7 +140,7 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0)
         parts,
         kolmogorov(u.u),
         m,
-        int((length > 6.0 * widths).sum()),
+        clear_jumps(c, sample.dx, sample.dt),
         expected.correlation,
         math.sqrt(away / rank),
         conservative,
@@ -154,6 +152,11 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0)
         observed.score,
         expected.information,
     )
+
+
+def clear_jumps(c: Coefficients, dx: Tensor, dt: Tensor) -> int:
+    """Steps that no Brownian part makes: they are longer than six of its standard deviations."""
+    return int((lengths_of(dx - c.b * beside(dt, dx)) > 6.0 * (2.0 * c.D_o * dt).sqrt()).sum())
 
 
 def memory_test(u: Tensor, previous: Tensor) -> tuple[tuple[float, float, int], list[tuple[float, float]]] | None:

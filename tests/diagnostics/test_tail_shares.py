@@ -45,6 +45,16 @@ def test_a_loss_that_depends_on_the_state_raises_an_alarm(law):
     assert checks[0].metrics()["tails_ratio"][0] < 0.7
 
 
+def test_jumps_beyond_CT_count_as_jumps():
+    """CT lies below six standard deviations of the Brownian part: the main pool has hardly a clear jump."""
+    data = lossy(1, alike)
+    recovery = quiet(recover, data, alpha=0.6, n_basis=1, law="frozen", tail={"CT": CT, "TRT": TRT})
+    found = quiet(diagnose, recovery, data, checks=("fit",))
+    width = (2 * recovery.D_o(data.x) * data.dt).sqrt()
+    assert found.fit.jumps == int(((data.dx - recovery.b(data.x) * data.dt).abs() > 6 * width).sum()) > 30
+    assert "few_jumps" not in found.alarms
+
+
 @pytest.mark.slow
 def test_p_values_are_not_extreme_when_tails_are_lost_alike():
     p = np.array([found(seed, alike).tails.p_value for seed in range(8)])
