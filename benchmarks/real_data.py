@@ -355,10 +355,12 @@ def study_data(series: Series, pieces: list[np.ndarray], steps: np.ndarray, of_d
         write("series", series.name, "data", f"correlation of signs, lag {lag}", value, len(center) ** -0.5)
 
 
-def whole(path: Path) -> None:
+def whole(path: Path, chosen: list[str]) -> None:
     """The time of a fit with memory to all prices of a file, in seconds of the clock and of all cores together."""
     x = 100 * np.log(pl.read_parquet(path)["open"].to_numpy())
     for model, options in (("memory", {}), ("memory, D_o = 0", {"D_o": 0.0})):
+        if chosen and model not in chosen:
+            continue
         began, used = time.perf_counter(), time.process_time()
         settings = {"alpha": "learn", "tempering": "learn", "period": None, "n_basis": 1, "memory": "learn"}
         found = recover(x, dt=0.05, **settings, law="frozen", **options)
@@ -454,12 +456,13 @@ def tables() -> None:
     """The tables of docs/real_data.md."""
     with RESULTS.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    at = {(r["series"], r["model"], r["quantity"]): r for r in rows if r["part"] != "known"}
+    at = {(r["series"], r["model"], r["quantity"]): r for r in rows if r["part"] in ("series", "animals")}
     for name in dict.fromkeys(r["series"] for r in rows if r["part"] == "series"):
         print(f"\n### {name}\n")
         print("| model | held-out, over GARCH-t | quantiles | 1 step | 10 | 30 | 100 |")
         print("|---|---|---|---|---|---|---|")
-        for model in dict.fromkeys(r["model"] for r in rows if r["series"] == name and r["model"] != "data"):
+        own = [r["model"] for r in rows if (r["part"], r["series"]) == ("series", name) and r["model"] != "data"]
+        for model in dict.fromkeys(own):
             row = {q: at[name, model, q] for (s, m, q) in at if (s, m) == (name, model)}
             gain = row.get("held-out over the first")
             over = "" if gain is None else f"{float(gain['value']):+.4f} ± {float(gain['std']):.4f}"
@@ -517,7 +520,7 @@ def main() -> None:
     elif options.part == "animals":
         animals(options.buffalo, options.models)
     elif options.part == "time":
-        whole(options.bitcoin)
+        whole(options.bitcoin, options.models)
     elif options.part == "known":
         known(range(options.first, options.first + options.seeds))
     else:
