@@ -15,13 +15,18 @@ from levytorch.training.memory import observed_means, with_level
 ALPHA, HALF_LIFE, EXPONENT = 0.7, 20.0, 0.8
 
 
-def path(n, seed, exponent=EXPONENT, half_life=HALF_LIFE):
-    """A path whose D_o and D_f are those of 1/2 times m^exponent, between 1/2 and 2."""
+def noise(n, seed):
+    """Gaussian and stable steps, and the size of their sum, which is that of a step where m is one."""
     generator = torch.Generator().manual_seed(seed)
     gauss = torch.randn(n, generator=generator, dtype=torch.float64).numpy()
     law = LevyStep(0.0, 0.0, 0.5, ALPHA, 1.0)
     jumps = law.expand((n,)).sample(generator=generator).numpy()
-    usual = np.minimum(np.abs(gauss + jumps), np.quantile(np.abs(gauss + jumps), 0.99)).mean()
+    return gauss, jumps, np.minimum(np.abs(gauss + jumps), np.quantile(np.abs(gauss + jumps), 0.99)).mean()
+
+
+def path(n, seed, exponent=EXPONENT, half_life=HALF_LIFE):
+    """A path whose D_o and D_f are those of 1/2 times m^exponent, between 1/2 and 2."""
+    gauss, jumps, usual = noise(n, seed)
     w, m, dx = 2 ** (-1 / half_life), 1.0, np.empty(n)
     for i in range(n):
         f = min(max(m**exponent, 0.5), 2.0)
@@ -215,7 +220,9 @@ def test_half_lives_and_bands_over_seeds():
         if len(memory.half_lives) == 1:
             z.append((memory.half_lives[0] - HALF_LIFE) / memory.half_lives_std[0])
         low, high = (torch.stack(ends) for ends in zip(*(one.unbind(-1) for one in found.conf_int(0.0)[1:])))
-        covered.append((low < 0.5) & (high > 0.5))
+        level = math.exp(np.mean(memory.centers)) * memory.rule.size / noise(12_000, 100 + seed)[2]
+        true = 0.5 * level**EXPONENT  # where log m has its mean over the data
+        covered.append((low < true) & (high > true))
     assert len(z) >= 36
     assert np.mean(np.abs(z) < 2) > 0.8
     assert 0.8 < float(torch.stack(covered).double().mean())
