@@ -87,4 +87,4 @@ def test_what_V_warns_of_is_a_verdict_and_stands_in_the_metrics(tmp_path):
     assert "bias is not known (give the fit law=exact)" in sentence
     assert [one.verdict for one in outcome.verdicts] == ["look"]
     assert sentence in json.loads((tmp_path / "metrics.json").read_text())["warnings"]
-    assert "V must come from a fit with standard errors that mean something" in " ".join(closing(outcome).split())
+    assert "V must come from a fit with valid standard errors" in " ".join(closing(outcome).split())

@@ -234,7 +234,7 @@ def test_hardly_separable_parts_are_reported():
         ({"period": -2.0}, "period"),
         ({"alpha": 1.5}, "alpha"),
         ({"alpha": "free"}, "alpha"),
-        ({"coefficients": "wavelet"}, "fourier, spline, periodic_spline, polynomial, mlp"),
+        ({"coefficients": "wavelet"}, "fourier, spline, periodic_spline, polynomial, product, mlp"),
         ({"coefficients": "mlp", "engine": "fisher", "penalty": "harmonics"}, "Fourier head"),
         ({"engine": "sgd"}, "adam"),
         ({"tail": "cut"}, "tail"),
