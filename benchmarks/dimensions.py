@@ -116,7 +116,8 @@ def products(seeds: range, n_paths: int = 10_000, steps: int = 600, horizon: flo
     Paths are looked at at discrete times, by which some leave and come back unseen: they count as gone 0.5826 widths of
     a step before the end, which makes up for that (Broadie, Glasserman and Kou 1997).
     """
-    D_o, beta, 
+    D_o, beta = torch.tensor([[0.8, 0.3], [0.3, 0.6]], dtype=torch.float64), 1.0
+    states = ([0.5, 0.2], [-1.0, 0.9], [1.2, -0.6])
     h = horizon / steps
 
     def drift(x: torch.Tensor) -> torch.Tensor:
