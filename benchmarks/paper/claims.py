@@ -18,7 +18,7 @@ from benchmarks.paper.tables import FIT_BELOW, groups, percent, read_rates
 if TYPE_CHECKING:
     import polars as pl
 
-PRICES = "section 4.3 (prices)"
+PRICES = "4.3 (prices)"
 ACCURATE = 0.01  # a median error of D_f up to which estimates count as accurate
 
 

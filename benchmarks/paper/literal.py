@@ -51,14 +51,14 @@ TITLE = "Algorithm B.1 on unbiased data (Examples 4.2 and 4.3)"
 _TEXT = """\
 The paper motivates its tail correction with outliers: with unbiased data and small alpha some of its replicas failed.
 This study runs the paper's Algorithm B.1 with no tail removed and no TCF: Adam, batches of 100, a moving average over
-the second half of the steps, random start, clamp. Law of a step: frozen. Relative L2 errors, median (worst) over the
-replicas; outliers of b/D_o/D_f/V as defined above.
+the second half of the steps, random start, clamp. Law of a step: frozen. Errors and outliers (of b/D_o/D_f/V) are as
+above.
 
-The accurate density is the table. **The windowed density is not the literal one of the paper**: it is Algorithms E.1 to
-E.3 with their printing errors corrected (`levytorch.law.windowed`), evaluated only where |y| > 1e5. Up to there both
-scores differ by less than 1e-7. Both use the same data, start and draws. The paper has 400,000 trajectories; *the
-number used here is in the table*. The study therefore does not exclude that the literal algorithms, or larger samples,
-produce outliers."""
+Each replica is run with an accurate density (`method="table"`) and with a windowed one, on the same data, start and
+draws. **The windowed density is not the literal one of the paper**: it is Algorithms E.1 to E.3 with their printing
+errors corrected (`levytorch.law.windowed`), evaluated only where |y| > 1e5. Up to there both scores differ by less than
+1e-7. The paper has 400,000 trajectories; *the table has the smaller number used here*. The study therefore does not
+exclude that the literal algorithms, or larger samples, produce outliers."""
 
 
 class Scores:

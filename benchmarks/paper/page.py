@@ -19,29 +19,28 @@ from levytorch.files import write_text
 log = logging.getLogger("benchmarks.paper")
 _HEAD = """# Results
 
-Every number and figure on this page was written by
+This command writes every number and figure of this page from run directories and the tables of `benchmarks/results`:
 
 ```bash
 python -m benchmarks.paper page runs=<directory of the runs> out=docs
 ```
 
-from run directories and from the tables of `benchmarks/results`. Nothing is typed in. If the page is made from a part
-of the runs, its other sections stay as they were; the table of runs names the machine of each. **Every fit on this
-page uses the frozen law**, as in the paper, unless a column says otherwise. [exact_law.md](exact_law.md) shows what the
-exact law changes. {experiments} describes the experiments and what the paper leaves open.
+If the page is made from a part of the runs, its other sections stay as they were. **Every fit on this page uses the
+frozen law**, as in the paper, unless a column says otherwise. [The exact law](exact_law.md) shows what it changes.
+{experiments} describes the experiments and what the paper leaves open.
 
 How to read the tables:
 
 - **Errors** are relative L2 errors: median (worst) over the replicas. *bias of D_f* is that of the mean of D_f over the
-  cell, ± its standard error. *outliers* are numbers of replicas for b/D_o/D_f: {definition}.
-- **Sizes.** Tables show the largest number of trajectories, the linked CSV files and the figures all of them.
+  cell, ± its standard error. *outliers* counts replicas for b/D_o/D_f: {definition}.
+- **Sizes.** Tables have the largest number of trajectories, the linked CSV files and the figures all numbers.
 - **Rates** are slopes of log(root mean square error) over log(trajectories), pooled and for each coefficient.
-- **Calibration of the standard errors** (CSV files, all sizes): *coverage* is the share of the truth within the 95 %
-  bands. For constants *z* is (estimate − truth) / standard error, compared with N(0, 1) by the Kolmogorov-Smirnov
-  p-value *ks p*. The small samples of a seed are part of its larger ones, so that p is a little too small.
+- **Calibration of the standard errors** (CSV files, all sizes): *coverage* is the share of the cell on which the 95 %
+  bands contain the truth. For constants *z* is (estimate − truth) / standard error; *ks p* compares it with N(0, 1). The
+  small samples of a seed are part of its larger ones, so that p is a little too small.
 - **Value functions** have beta = 0.1 and V = cos³(2x) for the true coefficients. *V - mean V* is the error without the
-  mean of V. The mean is that of the reward over the stationary law divided by beta, so that a small error of the
-  coefficients counts ten times. The last column counts replicas with a better V than without the correction."""
+  mean of V. The mean multiplies errors of the coefficients by 1 / beta. The last column counts replicas with a better V
+  than without the correction."""
 STATEMENTS, RUNS, PRICES, SHORT = (
     "The paper's statements and these runs",
     "How it was run",
