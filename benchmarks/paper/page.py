@@ -36,8 +36,8 @@ How to read the tables:
 - **Sizes.** Tables have the largest number of trajectories, the linked CSV files and the figures all numbers.
 - **Rates** are slopes of log(root mean square error) over log(trajectories), pooled and for each coefficient.
 - **Calibration of the standard errors** (CSV files, all sizes): *coverage* is the share of the cell on which the 95 %
-  bands contain the truth. For constants *z* is (estimate − truth) / standard error; *ks p* compares it with N(0, 1). The
-  small samples of a seed are part of its larger ones, so that p is a little too small.
+  bands contain the truth. For constants *z* is (estimate − truth) / standard error; *ks p* compares it with N(0, 1).
+  The small samples of a seed are part of its larger ones, so that p is a little too small.
 - **Value functions** have beta = 0.1 and V = cos³(2x) for the true coefficients. *V - mean V* is the error without the
   mean of V. The mean multiplies errors of the coefficients by 1 / beta. The last column counts replicas with a better V
   than without the correction."""

@@ -45,8 +45,8 @@ _NOTES = """- *relative L2 error*: of V against the paper's reference, a Fourier
 - *exact*: the same against sums whose discount is integrated exactly. The paper's sum with dt = 1/20 h exceeds the
   integral V by beta dt / 2 = 0.75 % for any prices.
 - *coverage*: share of the empirical values within V ± one standard deviation. Each value is the sum along one path.
-  The values scatter by {scatter:.2f} % around their own reference. A correct band of V need not cover them, and a wide band
-  covers everything.
+  The values scatter by {scatter:.2f} % around their own reference. A correct band of V need not cover them, and a
+  wide band covers everything.
 - *alpha*: learned within `coefficients.alpha_bounds` (0.03 to 0.98 by default). An alpha at a bound is no estimate: the
   likelihood still increases there, and beyond 0.98 jumps and the Brownian part are hardly separable.
 - The series is not the paper's ([btc.md](btc.md)): another source, 801,600 rows without gaps against 634,551."""
