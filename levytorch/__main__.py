@@ -54,7 +54,7 @@ def _version(name: str) -> str:
 
 def _docs(here: Path) -> str:
     found = next((place for place in (here / "docs", here.parent / "docs") if place.is_dir()), None)
-    return "not installed" if found is None else f"{found}{os.sep}quickstart.md and the pages beside it"
+    return "not installed" if found is None else f"{found}{os.sep}quickstart.md and other pages"
 
 
 if __name__ == "__main__":

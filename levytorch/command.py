@@ -58,11 +58,11 @@ def check_file(arguments: Sequence[str]) -> None:
         ("time-format", "of dates that are not ISO"),
     ):
         parser.add_argument(f"--{name}", help=text)
-    parser.add_argument("--dt", type=float, help="time between observations, where there is no column of times")
+    parser.add_argument("--dt", type=float, help="time between observations, if there is no column of times")
     parser.add_argument("--max-dt", type=float, help="longer steps are gaps")
     parser.add_argument("--log", action="store_true", help="logarithm of x (prices)")
     parser.add_argument("--drop-missing", action="store_true", help="leave rows without a value out")
-    parser.add_argument("--period", type=float, help="of x, where it is an angle (360 for degrees)")
+    parser.add_argument("--period", type=float, help="period of x, if it is an angle (360 for degrees)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--png", type=Path, help="write the card to this file, too")
     given = vars(parser.parse_args(list(arguments)))

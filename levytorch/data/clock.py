@@ -105,7 +105,7 @@ class FileClock:
         """Refuse days that stand there as numbers, once all were seen."""
         if self._days and self._example is not None:
             raise InputError(
-                f"{self.where}: times must be such that their differences are lengths of time, found days written as "
+                f"{self.where}: the differences of times must be lengths of time, found days written as "
                 f"numbers such as {int(self._example)}; {self._remedy}."
             )
 

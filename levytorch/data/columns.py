@@ -330,9 +330,9 @@ def refuse_clock(file: Any, columns: list[str], parts: list[Array]) -> None:
     for name, part in zip(columns, parts):
         if len(part) >= _LEAST and steps_evenly(part[:_LEAST]) and steps_evenly(part):
             raise InputError(
-                f"{file}, column {name!r}: a trajectory must not move by equal steps, found {part[1] - part[0]:g} "
-                f"throughout; pass time={name!r} (instead of dt) if these are times, remove the column if it only "
-                "counts, or name the trajectories with value=[...]."
+                f"{file}, column {name!r}: the steps of a trajectory must not all be equal, found "
+                f"{part[1] - part[0]:g} throughout; pass time={name!r} (instead of dt) if these are times, "
+                "remove the column if it only counts, or name the trajectories with value=[...]."
             )
 
 

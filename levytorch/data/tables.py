@@ -143,8 +143,8 @@ class TableFile(PointFile):
         self.ids = None if self.ids is None else [self.ids[k] for k in np.flatnonzero(self._kept)]
         if lost and self.names.action is not None and self.max_dt is None:
             warnings.warn(
-                f"{self.path}: {lost} rows without a value are left out, over which another action may have been held "
-                "than at the row before; pass max_dt to leave out the pairs across them.",
+                f"{self.path}: {lost} rows without a value are left out, and another action may have been held during "
+                "them; pass max_dt to leave out the pairs across them.",
                 LevytorchWarning,
                 stacklevel=2,
             )

@@ -109,7 +109,7 @@ def choose_rule(c: Coefficients, tolerance: float) -> Rule:
     if lam * seam > STEEPEST:
         raise InputError(
             f"tempering must be at most {STEEPEST / seam:.3g} for the exact law, in units where the period is 2 pi, "
-            f"found {lam:.3g}: jumps are no longer than diffusion reaches; use the frozen law."
+            f"found {lam:.3g}: jumps are then not longer than the diffusion; use the frozen law."
         )
     seam = max(seam, min(2 * math.pi, STEEP / lam if lam > 0 else math.inf))
     decay = 11.0 - math.log(tolerance) + lam * seam
@@ -123,7 +123,7 @@ def choose_rule(c: Coefficients, tolerance: float) -> Rule:
     n = next(size for size in SIZES if size >= need)
     if not seam <= FARTHEST_SEAM:
         raise InputError(
-            f"a step must stay within {FARTHEST_SEAM / (4 * math.pi):.0f} periods but for jumps, for the exact law, "
+            f"a step without jumps must stay within {FARTHEST_SEAM / (4 * math.pi):.0f} periods for the exact law, "
             f"found b dt up to {shift:.3g} and D_o dt up to {most:.3g} in units where the period is 2 pi; use shorter "
             "steps or a longer period."
         )

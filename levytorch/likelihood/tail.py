@@ -161,14 +161,14 @@ def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given
         return replace(settings, method="conditional")
     if alpha and settings.learned_alpha != "allow":
         raise InputError(
-            "alpha must be given for the tail correction factor, found that it is learned (the fixed point is then "
-            'another alpha: 0.49 where 0.30 is true); give it, use tail=None, or tail={"method": "conditional"} with a '
-            "TRT, or set tail.learned_alpha to allow."
+            "alpha must be given for the tail correction factor, found that it is learned (the factor then leads to a "
+            'wrong alpha, such as 0.49 instead of 0.30); give it, use tail=None, or tail={"method": "conditional"} '
+            "with a TRT, or set tail.learned_alpha to allow."
         )
     if alpha:
         warnings.warn(
-            "alpha is learned together with the tail correction factor, whose fixed point is then another alpha (0.49 "
-            "where 0.30 is true); compare with the conditional likelihood.",
+            "alpha is learned together with the tail correction factor, which then leads to a wrong alpha (such as "
+            "0.49 instead of 0.30); compare with the conditional likelihood.",
             LevytorchWarning,
             stacklevel=3,
         )

@@ -230,7 +230,7 @@ def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any
         )
     if dim == 2 and "period" in options:
         raise ConfigError(
-            "reward.period must be left open in two dimensions, where it is that of the cell, found "
+            "reward.period must be left out in two dimensions, where it is the period of the cell, found "
             f"{shown(options['period'])}; remove it."
         )
     if name == "regressed" and getattr(transitions, "reward", None) is None:

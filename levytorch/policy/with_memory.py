@@ -59,7 +59,9 @@ class MemoryValue(ValueFunction):
         """V as a function of x at means m of the sizes of past steps, one per half-life."""
         at = real_tensor("m", m).reshape(-1)
         if at.shape != self.centers.shape or not bool((at > 0).all()):
-            raise InputError(f"m must be {len(self.centers)} positive numbers, found {at.tolist()}; one per half-life.")
+            raise InputError(
+                f"m must be {len(self.centers)} positive numbers, found {at.tolist()}; give one per half-life."
+            )
         psi = functions_of((at.log() - self.centers)[None] / self.scales)[0]
         plain = {f.name: getattr(self, f.name) for f in fields(ValueFunction)}
         moved = self.coefficients + self.by_m @ (psi - self.average)

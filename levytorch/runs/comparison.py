@@ -58,7 +58,7 @@ def write_comparison(directory: Path) -> Path | None:
         figure, _ = overlaid(curves, period=periods.pop() if len(periods) == 1 else None)
         drawn = base.draw(figure)
         base.write(drawn, figure, directory / "comparison", ("png",))
-        text = "The coefficients of all runs with their 95 % bands; dashed: the truth, where it is known."
+        text = "The coefficients of all runs with their 95 % bands; dashed: the truth, if it is known."
         parts += [heading("Coefficients"), picture(base.svg_parts(figure), "comparison", text)]
     places = "\n".join(f"{row.label}: {run.path}" for row, run in ordered)
     parts += [heading("The runs themselves"), code(places)]
@@ -130,9 +130,7 @@ def _table(rows: Sequence[Row], best: float | None) -> tuple[list[str], list[lis
 
 
 def _note(rows: Sequence[Row]) -> str:
-    text = (
-        "Errors are relative, in L2. Log p is per pair, of folds of trajectories to whose rest each fit is adjusted; "
-    )
+    text = "Errors are relative, in L2. Log p is per held-out pair, under a fit adjusted to the other folds; "
     text += "differences to the best run have their standard errors. Seconds are those of the fit."
     if any(row.held_out is None for row in rows):
         text += " A dash: not known; batch.validation=0.2 holds out trajectories for every engine."

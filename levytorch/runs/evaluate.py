@@ -189,7 +189,7 @@ def true_dynamics(truth: Mapping[str, Any], runs: Sequence[Run]) -> Dynamics | N
         return Dynamics.named(str(truth["name"]), alpha=own if truth["alpha"] is None else truth["alpha"])
     named = {repr(system) for system in known}
     if len(named) > 1:
-        raise ConfigError("the runs must have one true system, found several; evaluate them apart or give truth.name=.")
+        raise ConfigError("the runs must have one true system, found several; evaluate one by one or give truth.name=.")
     return known[0]
 
 
@@ -217,7 +217,7 @@ def common_support(supports: Sequence[tuple[float, float] | None]) -> tuple[floa
     low, high = max(low for low, _ in known), min(high for _, high in known)
     if not low < high:
         raise ConfigError(
-            "the data of all runs must share a range for window=data, found none; evaluate the runs apart, or give "
+            "the data of all runs must share a range for window=data, found none; evaluate them one by one, or give "
             "window=[low,high]."
         )
     return low, high

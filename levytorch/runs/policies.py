@@ -213,7 +213,7 @@ def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> Policy
         transitions = Trajectories.from_file(settings["data"]["path"], **given).transitions()
         if transitions.action is None:
             raise ConfigError(
-                "data.path must have actions as the run has, found none; name them: data.options.action=."
+                "data.path must have actions like the run, found none; name their column: data.options.action=."
             )
     actions = tuple(getattr(recovery, "actions", ()))
     context = RewardContext(recovery.period, recovery.origin, beta, None, transitions, recovery.dim, actions)

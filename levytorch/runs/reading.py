@@ -270,7 +270,7 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
         (one, here), (other, there) = list(scales.items())[:2]
         raise InputError(
             f"all runs must measure x and t in the same units, found {here} with {one} and {there} with {other}; "
-            "evaluate them apart, each with its own beta."
+            "evaluate them one by one, each with its own beta."
         )
     return runs
 

@@ -97,8 +97,8 @@ def recover(
             is one.
         n_modulation: Fourier functions of the logarithm of that function.
         memory: for volatility that comes in clusters: D_o and D_f are multiplied by a function of the sizes of past
-            steps. A half-life in the time of the data, two or three of them, or "learn". `found.memory` has them. Pairs
-            at the start of a trajectory, until the memory has filled, are left out.
+            steps. A half-life in the time unit of the data, two or three of them, or "learn". `found.memory` has them.
+            Pairs at the start of a trajectory, until the memory has filled, are left out.
         drift: what b is: the "location" of the law of a step, where the likelihood puts it, or with tempering the
             "mean" of a step, by least squares. They differ where steps are not symmetric: an animal that rests in most
             hours has its location at the rests, and returns home by its mean.

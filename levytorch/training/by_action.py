@@ -117,13 +117,13 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
         )
     if settings.memory is not None:
         raise InputError(
-            "memory must be fitted to pairs that follow each other, found actions, whose pairs are fitted apart; pass "
-            "actions=None, or leave memory out."
+            "memory must be fitted to pairs that follow each other, found actions, whose pairs are fitted separately; "
+            "pass actions=None, or leave memory out."
         )
     if settings.observation_noise is not None:
         raise InputError(
             "observation_noise must be fitted to pairs that follow each other, found actions, whose pairs are fitted "
-            "apart; pass actions=None, or leave observation_noise out."
+            "separately; pass actions=None, or leave observation_noise out."
         )
     if settings.alpha.mode == "function":
         raise InputError(

@@ -287,7 +287,9 @@ class ActionsOfRange(ControlledRecovery):
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        raise InputError("actions of a scale must be saved with their recovery, found some alone; save that.")
+        raise InputError(
+            "a fit of actions on a scale must be saved as a whole, found a part of it; save its ContinuousRecovery."
+        )
 
 
 # -- the fit -----------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def with_mean(recovery: Recovery, pairs: Transitions) -> None:
     head = linear(recovery.head)
     if not recovery.tempering > 0 and bool((recovery.D_f(recovery.states) > 0).any()):
         warnings.warn(
-            'drift "mean" must have jumps that end, found a tempering of zero; b is the location.',
+            'drift "mean" must have tempered jumps, found a tempering of zero; b remains the location.',
             LevytorchWarning,
             stacklevel=2,
         )

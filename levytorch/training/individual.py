@@ -127,7 +127,7 @@ def recover_each(data: Trajectories | Transitions, **options: Any) -> Individual
 
 def _row(name: Any, recovery: Recovery, pairs: Transitions) -> Individual:
     if not isinstance(recovery, Recovery):
-        raise InputError("fits of single trajectories must be without actions, found some; pass actions=None.")
+        raise InputError("data must have no actions for one fit per trajectory, found some; pass actions=None.")
     x = pairs.x[:: max(1, len(pairs) // _SOME)]
     values = recovery.coefficients(x)
     mean = {key: float(getattr(values, key).mean()) for key in _NAMES}

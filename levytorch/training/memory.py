@@ -191,8 +191,8 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
     gain = max(profile.found.values()) - profile.none
     if gain <= 2 * len(best):  # a half-life and an exponent each
         warnings.warn(
-            f"steps must depend on the size of past ones for a memory, found a log-likelihood that rises by "
-            f"{gain:.2g} for {2 * len(best)} parameters: AIC prefers none; leave memory out.",
+            f"a memory must predict the sizes of steps, found that its {2 * len(best)} parameters raise the "
+            f"log-likelihood by only {gain:.2g}, so that AIC prefers no memory; leave memory out.",
             LevytorchWarning,
             stacklevel=2,
         )
@@ -248,8 +248,8 @@ def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, 
     if not bool(filled.any()) or max(rule.half_lives) > long_:
         least = max(rule.wait, *rule.half_lives)
         raise InputError(
-            f"trajectories must be longer than the half-lives of a memory and until it has filled ({least:g}), found "
-            f"{long_:g}; give a shorter half-life, or use longer trajectories."
+            f"trajectories must be longer than {least:g} for this memory (its half-lives, and the steps that fill it), "
+            f"found {long_:g}; give a shorter half-life, or use longer trajectories."
         )
     settled = replace(settled, memory=rule.with_levels(inputs[filled]))
     data = data.with_inputs(torch.cat([*columns, inputs], dim=1))

@@ -336,7 +336,7 @@ def _half_lives(memory: Any) -> tuple[float, ...] | str | None:
     """None, "learn", or one to three half-lives."""
     if memory is None or (isinstance(memory, str) and memory == "learn"):
         return memory
-    remedy = 'give a half-life in the time of the data, up to three of them, or "learn"'
+    remedy = 'give a half-life in the time unit of the data, up to three of them, or "learn"'
     values = real_array("memory", memory, remedy).reshape(-1).tolist()
     found = tuple(sorted(positive_number("memory", value, remedy) for value in values))
     if not 1 <= len(found) <= 3 or len(set(found)) < len(found):

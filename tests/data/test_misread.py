@@ -227,7 +227,10 @@ def test_an_empty_column_at_the_end_is_only_empty(tmp_path):
 def test_a_clock_is_no_trajectory(tmp_path, first):
     file = table_file(tmp_path, beside(first, "t"))
     refused(
-        file, r"column 't': a trajectory must not move by equal steps, found .*pass time='t'", layout="wide", dt=1.0
+        file,
+        r"column 't': the steps of a trajectory must not all be equal, found .*pass time='t'",
+        layout="wide",
+        dt=1.0,
     )
     named = Trajectories.from_file(file, layout="wide", value=["t", "u"], dt=1.0)
     assert named.ids == ("t", "u")

@@ -115,7 +115,7 @@ def test_a_frozen_law_that_was_not_judged_is_told_with_the_value(monkeypatch):
     clocked = Transitions(data.x, data.dx, 0.05, action=hours.numpy())
     tail = {"method": "conditional", "TRT": 5.0}
     found = quietly(clocked, alpha=0.6, n_basis=3, modulation=24.0, n_modulation=3, tail=tail)
-    with pytest.warns(LevytorchWarning, match="although its bias is not known .* where tails are lost"):
+    with pytest.warns(LevytorchWarning, match="although its bias is not known .* if tails are lost"):
         solve_value(found, torch.cos, 1.0)
 
 

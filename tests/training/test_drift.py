@@ -72,7 +72,7 @@ def test_jumps_without_an_end_have_no_mean(found):
     again = copy.deepcopy(found)
     again.head.tempering_spec = TemperingSpec()
     before = float(again.b(1.0))
-    with pytest.warns(LevytorchWarning, match="must have jumps that end"):
+    with pytest.warns(LevytorchWarning, match="must have tempered jumps"):
         with_mean(again, Trajectories.from_arrays(track(300, 2)[None], dt=1.0).transitions())
     assert float(again.b(1.0)) == before
 

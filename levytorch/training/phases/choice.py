@@ -67,7 +67,7 @@ def exact_setting(course: Course) -> ExactSetting | None:
         return None
     if course.law == "auto" and head.columns > head.dim:
         if maximum.likelihood.tail.active:
-            reason = "there is no other law for covariates, or actions on a scale, where tails are lost"
+            reason = "there is no other law for covariates, or actions on a scale, if tails are lost"
             course.stay_frozen(reason, judged=False)
         else:
             course.law, course.reason = "simulated", "there is no exact law for covariates and actions on a scale"

@@ -351,9 +351,9 @@ class FilteredPhase(Phase):
         course.stay_frozen(self.reason)
         if self.s > self.filter.unresolved:
             warnings.warn(
-                f"observation_noise must be below about {at_data(self.filter.unresolved, self.units):.3g} for the "
-                f"filter, which resolves steps that are that much narrower, found {at_data(self.s, self.units):.3g}; "
-                "use observations at longer steps.",
+                f"observation_noise must be below about {at_data(self.filter.unresolved, self.units):.3g}, because the "
+                "filter cannot resolve steps that are much narrower than the noise, found "
+                f"{at_data(self.s, self.units):.3g}; use observations at longer steps.",
                 LevytorchWarning,
                 stacklevel=2,
             )

@@ -71,7 +71,9 @@ def held_along_steps(maximum: Maximum, head: Head) -> str:
     S, J = map(float, shown_by_steps(head, maximum.batch.main))
     if not S - 0.5 * J < -_ODDS:
         return ""
-    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o within a step that an equation implies"
+    return (
+        f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o within a step that a differential equation has"
+    )
 
 
 @dataclass
