@@ -118,7 +118,7 @@ class ControlledDynamics:
         return loop
 
     def on(self, actions: Sequence[Any] | None = None) -> ControlledDynamics:
-        """The same system with a few actions of its scale, which become labels; a grid of them where none are given."""
+        """The same system with a few actions of its scale, which become labels; a grid of them if none are given."""
         if self.actions:
             return self
         labels = grid_of_actions(self.bounds) if actions is None else check_actions(actions)

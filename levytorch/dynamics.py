@@ -90,8 +90,8 @@ class Dynamics:
         b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
             [..., d], b returns [..., d] and D_f returns [...]; D_o returns [...] for a multiple of the identity, or
             symmetric positive matrices [..., d, d]: Sigma Sigma^T / 2.
-        alpha: half the stability index, in (0, 1); a number, or a function alpha(x). In its place jumps of another
-            kind, such as `VarianceGamma(decay=1.0)`, for `simulate` and `solve_value`.
+        alpha: half the stability index, in (0, 1); a number, or a function alpha(x). Or jumps of another kind,
+            such as `VarianceGamma(decay=1.0)`, for `simulate` and `solve_value`.
         period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state or a
             coordinate on a line.
         dim: dimension of the state.
@@ -159,7 +159,7 @@ class Dynamics:
     def named(name: str, alpha: Coefficient | None = None, tempering: float = 0.0) -> Dynamics:
         """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2).
 
-        "plane" has two dimensions and coefficients that depend on both variables, and so has "rotor", with a rotating
+        "plane" and "rotor" have two dimensions and coefficients that depend on both variables; "rotor" has a rotating
         drift and a matrix D_o whose correlation varies between -0.6 and 0.6. "double_well" is a particle on a
         line, b = x - x^3, Sigma^2 = 2 + 2x + x^2, sigma = 1 / (1 + x^2 / 2), started between -2 and 2. alpha is 0.3 if
         not given, and 0.75 for the double well.

@@ -38,7 +38,7 @@ _MOST_STEPS, _MOST_GROUPS = 10**8, 4096
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lattice(Tables):
-    """All pairs as one weighted batch on a grid, a few megabytes whatever their number. Lattices add with +.
+    """All pairs as one weighted batch on a grid. It has a few megabytes for any number of pairs. Lattices add with +.
 
     `transitions.lattice()`, `Lattice.from_transitions` and `Lattice.from_blocks` make one; `recover` fits it.
 
@@ -122,7 +122,7 @@ class Lattice(Tables):
     ) -> Lattice:
         """The lattice of data that comes piece by piece and is never in memory at once.
 
-        The first piece decides the grid, and mu where that is not given.
+        The first piece decides the grid, and mu if it is not given.
 
         Args:
             period: of the state; None: a line.
@@ -130,7 +130,7 @@ class Lattice(Tables):
             CT: pairs farther than this from mu form the tail pool: a number, or a function of dt; None: no tail pool.
             TRT: pairs at least this far from mu are left out; None: none are.
             mu: center of dx (of dx / dt when dt varies).
-            n_blocks: blocks of trajectories that are summed apart, for folds, bootstrap and robust errors; default 1.
+            n_blocks: blocks of trajectories that are summed separately, for folds, bootstrap and robust errors; default 1.
             reach: pairs farther than this from mu stay as they are, with weight one.
             order: points of the interpolation in either direction, 6 or 4.
             n_x: nodes per cell, a power of two; on a line about as many over the central 98 % of the states.
@@ -214,10 +214,10 @@ class Lattice(Tables):
         return PoolFacts(self.n_main, self.n_tail, self.mu, CT, TRT, dict(self.dropped), self.x_range)
 
     def typical_steps(self, n: int = 20_000, n_groups: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-        """x, dx and dt of about n steps with the distribution of the data's, by inverting its cumulative weights.
+        """x, dx and dt of about n steps that are distributed like the data, by inverting the cumulative weights.
 
-        For scales and starts: a lattice cannot be drawn from. n_groups: of the states, apart from each other; x is
-        the middle of a group.
+        Used for scales and starts, because no samples can be drawn from a lattice. n_groups: groups of neighbouring
+        states; x is the middle of a group.
         """
         n, n_groups = whole_number("n", n, 1, _MOST_STEPS), whole_number("n_groups", n_groups, 1, _MOST_GROUPS)
         batch = self._entries("main")
@@ -283,7 +283,7 @@ class Lattice(Tables):
 
     @classmethod
     def side_by_side(cls, lattices: Sequence[Lattice]) -> Lattice:
-        """The data of all lattices, the blocks of each beside those of the others: none are added up."""
+        """One lattice with the blocks of all lattices, one after the other: no blocks are added."""
         first, m = lattices[0], lattices[0].n_blocks
         for other in lattices[1:]:
             _check_alike(first, other)

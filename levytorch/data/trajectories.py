@@ -128,7 +128,7 @@ class Trajectories:
                 the last is not used) or one per pair, (n_traj, n_time - 1). Vectors of two numbers: (..., 2).
             ids: a name per trajectory.
             max_dt: pairs further apart are gaps: left out of transitions() and counted.
-            time_unit: the unit of dt that you want where times are dates: ns, us, ms, s, min, h, day, week or year.
+            time_unit: the unit of dt that you want if times are dates: ns, us, ms, s, min, h, day, week or year.
 
         >>> Trajectories.from_arrays([[0.0, 1.0, 4.0]], dt=0.5).transitions().dx
         tensor([1., 3.], dtype=torch.float64)

@@ -268,7 +268,7 @@ class Transitions:
         return {name: as_tensor(values) for name, values in parts.items()}, entry
 
     def in_units(self, length: float, time: float) -> Transitions:
-        """The same pairs with x measured in units of `length` and dt in units of `time`; on disk where these are."""
+        """The same pairs with x measured in units of `length` and dt in units of `time`; on disk if these are."""
         if length == 1.0 and time == 1.0:
             return self
         units = {"x": length, "dx": length, "dt": time}
@@ -283,7 +283,7 @@ class Transitions:
 
     def unwrapped(self, period: float | Sequence[float | None] | None) -> Transitions:
         """The same pairs, in coordinates that are angles wrapped into one period (`describe.seams`) with displacements
-        taken the short way round; the same object where there are none.
+        taken the short way round; the same object if there are none.
 
         Example:
             >>> t = Transitions([6.2, 0.05, 6.25, 3.0], [-6.15, 6.2, -6.2, 0.1], 1.0)
@@ -326,14 +326,14 @@ class Transitions:
         return new, {name: as_tensor(values) for name, values in found.items()}
 
     def with_inputs(self, inputs: Tensor) -> Transitions:
-        """The same pairs, in memory, with covariates (n, m) beside them."""
+        """The same pairs, in memory, with covariates (n, m)."""
         new = copy.copy(self)
         new.inputs, new.stored = inputs, None
         return new
 
     @property
     def states(self) -> Tensor:
-        """What coefficients are functions of: x, or rows (x, covariates) where the pairs have covariates."""
+        """The arguments of the coefficients: x, or rows (x, covariates) if the pairs have covariates."""
         return self.x if self.inputs is None else torch.cat([self.x.reshape(len(self), -1), self.inputs], dim=1)
 
     def _columns(self) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ SAMPLE = 200_000  # pairs that this process looks at
 
 
 class Files:
-    """Many files, of which this process reads none.
+    """Many files, which the workers of a cluster read.
 
     Args:
         paths: a pattern, a directory, a URL of fsspec, or a list of these.

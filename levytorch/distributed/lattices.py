@@ -92,8 +92,8 @@ def lattice(
             made of the file, its size and time of change, and the options; a second run reads only what is new. Files
             may be added at any time: the grid stays that of the first run.
         retries: how often a file is tried again after an error of the network, the disk or a worker that died.
-        across: what to do with trajectories that go on from one file to the next, told by their names and times:
-            "refuse"; "join" adds the pairs that lead from file to file; "apart" does not look.
+        across: what to do with trajectories that continue in the next file, recognised by their names and times:
+            "refuse"; "join" adds the pairs between files; "apart" does not look.
         bad_files: "error" or "skip", for files that are damaged, missing or of another kind. With a checkpoint all
             other files are read before the error is raised.
         progress: called with a Progress after every file.

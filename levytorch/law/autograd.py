@@ -71,19 +71,18 @@ def log_density(
         b: drift; broadcasts with displacement (`[..., dim]` or `[dim]` for dim > 1).
         D_o: ordinary diffusion >= 0: a number, or for dim > 1 a symmetric positive matrix `[..., dim, dim]`.
         D_f: fractional diffusion > 0.
-        alpha: in (0, 1), half the stability index; one for all, or one per sample. In its place jumps of another kind,
-            such as `VarianceGamma(decay=1.0)`: D_o is a number then, and there are no options.
+        alpha: in (0, 1), half the stability index; one for all, or one per sample. Or jumps of another kind, such as
+            `VarianceGamma(decay=1.0)`: then D_o is a number, and there are no options.
         dt: time between the two observations.
         dim: number of coordinates. For dim > 1 the law is a positive mixture of Gaussians, accurate everywhere (log p
             to 1e-12), whatever `method` says, and alpha lies in [0.01, 0.99].
         method: `contour` is accurate everywhere (log p to 1e-12); `table` needs one alpha for all samples and is an
             order of magnitude faster (1e-9); `windowed` is the paper's quadrature (absolute tolerance: not for
-            tails); `auto` is the table where one alpha is shared by 20,000 samples or more and needs no derivative,
-            else the contour (in a loop over small batches of one alpha say `table`: it is made once per process).
-            For tensors that are not on the CPU it is the mixture of Gaussians on their device, whatever `method` says,
-            without checks of values.
-        tempering: lam >= 0, per unit of length; one for all, or one per sample. There is no table for lam > 0: the
-            contour always.
+            tails); `auto` is the table if 20,000 samples or more share one alpha that needs no derivative, and
+            otherwise the contour. In a loop over small batches with one alpha use `table`, which is made once per
+            process. Tensors that are not on the CPU use the mixture of Gaussians on their device, whatever `method`
+            says, and their values are not checked.
+        tempering: lam >= 0, per unit of length; one for all, or one per sample. There is no table for lam > 0.
 
     Returns:
         log p, of the broadcast shape and the dtype of the tensors given (float64 for numbers and NumPy arrays;

@@ -53,8 +53,8 @@ def value_from_data(
     """The value function of the dynamics behind the data, with or without a model.
 
     The state may be on a circle, on a line (`period=None`) or, with two coordinates, on a torus. On a line V is known
-    on a window and constant beyond, as with `solve_value`: steps that end outside land on its ends. Smoothing is chosen
-    by what predicts blocks of data that are left out best.
+    on a window and constant beyond, as with `solve_value`: steps that end outside land on its ends. The
+    smoothing is the one that best predicts left-out blocks of data.
 
     Args:
         transitions: the pairs.

@@ -100,11 +100,11 @@ def recover(
             steps. A half-life in the time unit of the data, two or three of them, or "learn". `found.memory` has them.
             Pairs at the start of a trajectory, until the memory has filled, are left out.
         drift: what b is: the "location" of the law of a step, where the likelihood puts it, or with tempering the
-            "mean" of a step, by least squares. They differ where steps are not symmetric: an animal that rests in most
+            "mean" of a step, by least squares. They differ if steps are not symmetric: an animal that rests in most
             hours has its location at the rests, and returns home by its mean.
         observation_noise: for states that are measured with an error: the standard deviation of independent Gaussian
             errors in the units of x, or "learn". b, D_o, D_f and alpha are then those of the states without errors.
-            `found.observation_noise` has it. Noise that cannot be told from zero is dropped. For trajectories in one
+            `found.observation_noise` has it. Noise that cannot be distinguished from zero is dropped. For trajectories in one
             dimension.
         client: a `dask.distributed.Client`, for data that are files: a pattern, a list of paths, or
             `levytorch.distributed.Files`.

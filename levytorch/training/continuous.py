@@ -69,7 +69,7 @@ class ContinuousRecovery(CountedActions):
 
     @classmethod
     def of(cls, recovery: Recovery, pairs: Transitions) -> ContinuousRecovery:
-        """From the fit of these pairs, whose inputs are their actions."""
+        """The recovery from the fit of these pairs, whose inputs are their actions."""
         head, action = recovery.head, pairs.inputs
         assert isinstance(head, ActionHead)
         assert action is not None
@@ -87,7 +87,7 @@ class ContinuousRecovery(CountedActions):
 
     @property
     def head(self) -> ActionHead:  # type: ignore[override]
-        """Of rows (x, a)."""
+        """The head of rows (x, a)."""
         return cast(ActionHead, self.recovery.head)
 
     @property
@@ -196,7 +196,7 @@ class ContinuousRecovery(CountedActions):
         return self.counts.T.gather(1, index), weights
 
     def on(self, actions: Sequence[Any] | None = None) -> ActionsOfRange:
-        """The same system with a few of its actions (a grid of them where none are given), for randomised policies,
+        """The same system with a few of its actions (a grid of them if none are given), for randomised policies,
         `rank` and `improve`.
         """
         m = len(self.bounds)

@@ -111,7 +111,7 @@ class CountedActions(Reported):
 
     @property
     def one(self) -> Recovery:
-        """A recovery with the cell, the alpha and the tempering of them all."""
+        """One recovery, which has the cell, the alpha and the tempering that all share."""
         raise NotImplementedError
 
     @property

@@ -266,7 +266,7 @@ class Reported:
     # -- the fit ------------------------------------------------------------------------------------------------------
 
     def model_in_words(self) -> str:
-        """Of the head: its kind, its size, and where states live."""
+        """The head in words: its kind, its size and its state space."""
         raise NotImplementedError
 
     def coefficient_estimates(self, level: float, truth: Any) -> list[Estimate]:
@@ -288,7 +288,7 @@ class Reported:
 
     @property
     def n_parameters(self) -> float:
-        """Parameters of the fit; where they are smoothed, as many as the data determines."""
+        """Number of parameters; if they are smoothed, how many the data determine."""
         raise NotImplementedError
 
     @property

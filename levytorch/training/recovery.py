@@ -102,8 +102,8 @@ class Recovery(Reported):
 
     # -- coefficients -------------------------------------------------------------------------------------------------
     def coefficients(self, x: ArrayLike) -> Coefficients:
-        """All four at x; alpha expanded to x's shape. For dim > 1 x is [..., d], b too, the others are [...], but for a
-        matrix D_o, [..., d, d].
+        """All four at x; alpha expanded to x's shape. For dim > 1 x and b are [..., d], a matrix D_o is [..., d, d],
+        and the others are [...].
         """
         states = _states(x)
         flat = self.head.states(states.reshape(-1) if self.dim == 1 else states)
@@ -130,7 +130,7 @@ class Recovery(Reported):
         return self.coefficients(x).D_f
 
     def alpha_at(self, x: ArrayLike) -> Tensor:
-        """alpha at x, also where it is one number."""
+        """alpha at x, also if it is one number."""
         return self.coefficients(x).alpha
 
     @property
@@ -142,7 +142,7 @@ class Recovery(Reported):
 
     @property
     def tempering(self) -> float:
-        """The rate lam per unit of x beyond whose inverse jumps are exponentially rare; 0: not truncated."""
+        """A rate per unit of x: jumps larger than its inverse are exponentially rare. 0: they are not truncated."""
         return float(self.coefficients(self.head.grid(1)).tempering)
 
     @property
@@ -152,22 +152,22 @@ class Recovery(Reported):
 
     @property
     def modulation(self) -> Modulation | None:
-        """m(c), which multiplies D_o and D_f where a fit had a covariate; b, D_o, D_f are those at m = 1, its mean."""
+        """m(c), which multiplies D_o and D_f if the fit had a covariate; b, D_o, D_f are those at m = 1, its mean."""
         return modulation_of(self)
 
     @property
     def memory(self) -> FittedMemory | None:
-        """The memory of the sizes of past steps, where the fit had one: half-lives and f(m) with their errors."""
+        """The memory of the sizes of past steps, if the fit had one: half-lives and f(m) with their errors."""
         return fitted_memory(self) if "memory" in self.metrics else None
 
     @property
     def observation_noise(self) -> float:
-        """The standard deviation of the errors of observations, in the units of x; 0 where there are none."""
+        """The standard deviation of the errors of observations, in the units of x; 0 if there are none."""
         return float(self.metrics.get("observation_noise", {}).get("value", 0.0))
 
     @property
     def observation_noise_std(self) -> float:
-        """Standard error of the observation noise: 0 where it was given, one-sided where it is estimated as zero."""
+        """Standard error of the observation noise: 0 if it was given, one-sided if it is estimated as zero."""
         return float(self.metrics.get("observation_noise", {}).get("std", 0.0))
 
     def without_noise(self) -> Recovery:
@@ -183,7 +183,7 @@ class Recovery(Reported):
 
     @property
     def states(self) -> Tensor:
-        """Some of the observed states, (n,) or (n, d), for averages; of an old file a grid over the whole range."""
+        """Some of the observed states, (n,) or (n, d), for averages; for an old file a grid over the whole range."""
         if "states" in self.metrics:
             return torch.tensor(self.metrics["states"], dtype=torch.float64)
         return self.head.grid(64 if self.dim == 1 else 400)
@@ -213,7 +213,7 @@ class Recovery(Reported):
                 sandwich from blocks of trajectories with the variance of smoothing, at least as large as "fisher",
                 also valid if the law is wrong or steps depend on each other; "bootstrap", from refits to resampled
                 blocks, for any head.
-            data: of the fit, where the recovery no longer has it (after loading).
+            data: those of the fit, if the recovery no longer has them (after loading).
             progress: whether a bar is drawn while a bootstrap runs.
         """
         if choice("kind", kind, KINDS) == "bootstrap":
@@ -365,8 +365,8 @@ class Recovery(Reported):
     ) -> Trajectories:
         """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed).
 
-        Of a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.memory`). Of a fit
-        with observation noise the paths have errors as the data have; observed=False: the states themselves.
+        For a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.memory`). For a fit
+        with observation noise the paths have errors like the data; observed=False gives the states themselves.
         """
         if self.memory is not None:
             return simulate_with_memory(self, n_trajectories, n_steps, dt, **options)
@@ -379,7 +379,7 @@ class Recovery(Reported):
     def forecast(self, x0: ArrayLike, horizon: float, **options: Any) -> Forecast:
         """Quantiles of the state from x0 on, until `horizon`; options: n_steps, levels, n_paths, substeps, seed.
 
-        Of a fit with observation noise those of what will be observed; observed=False: of the state.
+        For a fit with observation noise these are quantiles of the observations; observed=False: of the state.
         `levytorch.figures.forecasts.fan` draws it.
         """
         memory = self.memory
@@ -398,7 +398,7 @@ class Recovery(Reported):
         """Write plain tensors and numbers; the file is complete or absent.
 
         A name that ends in .safetensors gives a file for exchange: safetensors with JSON, for other programs too.
-        Of a head of your own the parameters and its name are written; `load` then takes one to put them into.
+        For a head of your own the file has the parameters and the name; pass such a head to `load`.
         """
         target = path_of(path)
         files.save_tensors(self.content(), target)
