@@ -130,7 +130,7 @@ class Lattice(Tables):
             CT: pairs farther than this from mu form the tail pool: a number, or a function of dt; None: no tail pool.
             TRT: pairs at least this far from mu are left out; None: none are.
             mu: center of dx (of dx / dt when dt varies).
-            n_blocks: blocks of trajectories that are summed separately, for folds, bootstrap and robust errors; default 1.
+            n_blocks: blocks of trajectories that are summed separately, for folds, bootstrap and robust errors.
             reach: pairs farther than this from mu stay as they are, with weight one.
             order: points of the interpolation in either direction, 6 or 4.
             n_x: nodes per cell, a power of two; on a line about as many over the central 98 % of the states.

@@ -104,8 +104,8 @@ def recover(
             hours has its location at the rests, and returns home by its mean.
         observation_noise: for states that are measured with an error: the standard deviation of independent Gaussian
             errors in the units of x, or "learn". b, D_o, D_f and alpha are then those of the states without errors.
-            `found.observation_noise` has it. Noise that cannot be distinguished from zero is dropped. For trajectories in one
-            dimension.
+            `found.observation_noise` has it. Noise that cannot be distinguished from zero is dropped. For trajectories
+            in one dimension.
         client: a `dask.distributed.Client`, for data that are files: a pattern, a list of paths, or
             `levytorch.distributed.Files`.
         options: further keywords of the head (origin, positivity, window, knots, continuation, degree, width, depth,
