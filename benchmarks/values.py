@@ -263,7 +263,9 @@ def tables(path: Path) -> str:
     found, covered = collected(path, "error"), collected(path, "coverage")
     first = [c for c in NAMES if c[1] != "frozen"]
     frozen = [("model", "frozen"), ("hybrid", "frozen"), ("corrected", "frozen"), ("lstd", "")]
-    used = ", ".join(f"`{name}` at dt = 1/{1 / float(dt):g}" for dt, name in penalties(read(path)).items())
+    by_dt = penalties(read(path))
+    used = ", ".join(f"`{name}` at dt = 1/{1 / float(dt):g}" for dt, name in by_dt.items())
+    used = f"`{next(iter(by_dt.values()))}`" if len(set(by_dt.values())) == 1 else used
     seeds = len({seed for values in found.values() for seed in values})
     parts = [
         f"Penalty of the models' fits: {used}. {seeds} seeds. Cells have the values for beta = 0.1, 1, 10.",
