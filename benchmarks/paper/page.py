@@ -27,7 +27,7 @@ python -m benchmarks.paper page runs=<directory of the runs> out=docs
 
 If the page is made from a part of the runs, its other sections stay as they were. **Every fit on this page uses the
 frozen law**, as in the paper, unless a column says otherwise. [The exact law](exact_law.md) shows what it changes.
-{experiments} describes the experiments and what the paper leaves open.
+{experiments} describes the runs and what the paper leaves open.
 
 How to read the tables:
 
@@ -56,7 +56,7 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = literal.RESULTS
     experiments stays.
     """
     runs, kept = collect(list(roots)), Kept(out / "results.md")
-    guide = "[experiments.md](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
+    guide = "[Experiments](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
     blocks = [_HEAD.format(experiments=guide, definition=DEFINITION)]
     fresh = [*literal.claims(results), *map(Claim._make, claims(runs).rows())]
     stated = sorted([*fresh, *kept.claims(STATEMENTS, fresh)], key=lambda claim: section_order(claim.where))
