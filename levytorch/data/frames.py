@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.convert import choice, shown
-from levytorch.data.arrays import labels_of
 from levytorch.data.options import MAX_DT
 from levytorch.errors import InputError, LevytorchWarning
 
@@ -86,13 +85,11 @@ def columns_of(t: Trajectories) -> dict[str, Any]:
     columns["dt" if t.times is None else "time"] = np.full(len(t.x), t.dt) if t.times is None else t.times
     for k, column in enumerate(t.x.reshape(len(t.x), -1).T):
         columns["x" if t.dim == 1 else f"x{k + 1}"] = column
-    if t.reward is not None:
-        columns["reward"] = t.reward
-    if t.action is not None:
-        for k, column in enumerate(np.atleast_2d(labels_of(t.action, t.actions).T)):
-            columns["action" if t.action.ndim == 1 else f"action{k + 1}"] = column
-    if t.terminal is not None:
-        columns["terminal"] = t.terminal
+    for name, values in t.labelled_columns().items():
+        if values.ndim == 1:
+            columns[name] = values
+        else:  # actions that are vectors
+            columns |= {f"{name}{k + 1}": part for k, part in enumerate(values.T)}
     if t.max_dt is not None:
         columns[MAX_DT] = np.full(len(t.x), t.max_dt)
     return columns

@@ -22,7 +22,7 @@ from levytorch.data.arrays import label, lengths_of
 from levytorch.data.clock import FileClock
 from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.places import DataFile
-from levytorch.data.points import PointFile, Points, disorder, refuse_nonfinite, refuse_short, refuse_twice
+from levytorch.data.points import COLUMNS, PointFile, Points, disorder, refuse_nonfinite, refuse_short, refuse_twice
 from levytorch.data.store import physical_memory
 from levytorch.errors import InputError
 
@@ -62,7 +62,11 @@ class ArrayFile(PointFile):
         free = self.dt is not None or "dt" not in self._arrays
         if clock not in self._arrays and free and _fits(self._arrays.get("time"), x):
             clock = "time"
-        self._x, self._times, self._reward = x, self._array("time", clock), self._array("reward", "reward")
+        self._x, self._times = x, self._array("time", clock)
+        # actions are numbered over all points
+        wanted = [name for name in COLUMNS if name == "reward" or self.whole]
+        beside = {name: self._array(name, name) for name in wanted}
+        self._beside = {name: member for name, member in beside.items() if member is not None}
         beside_dt = self.dt is not None
         if self.dt is None and self._times is None and "dt" in self._arrays:
             self.dt = self._length("dt", "save times instead of it")
@@ -71,7 +75,8 @@ class ArrayFile(PointFile):
         self.lengths = self._layout()
         self._width = x.size // int(self.lengths.sum())
         self._shared = False
-        for name, member, kinds in (("x", x, "fiu"), (clock, self._times, "fiumM"), ("reward", self._reward, "fiu")):
+        numbers = [(name, member, "fiu") for name, member in self._beside.items() if name != "action"]
+        for name, member, kinds in (("x", x, "fiu"), (clock, self._times, "fiumM"), *numbers):
             if member is not None and member.dtype.kind not in kinds:
                 raise InputError(
                     f"{self.path}: {name} must be numeric, found {member.dtype}; pass arrays of real numbers."
@@ -83,14 +88,8 @@ class ArrayFile(PointFile):
             self._shared = self._times.ndim == 1 and len(self.lengths) > 1 and fits
             if not self._shared:
                 self._check_shape(clock, self._times)
-        if self._reward is not None:
-            self._check_shape("reward", self._reward)
-        self._action = self._array("action", "action") if self.whole else None
-        if self._action is not None:
-            self._check_shape("action", self._action, vectors=True)
-        self._terminal = self._array("terminal", "terminal") if self.whole else None
-        if self._terminal is not None:
-            self._check_shape("terminal", self._terminal)
+        for name, member in self._beside.items():
+            self._check_shape(name, member, vectors=name == "action")
         ids = self._array("id", "ids")
         self.ids = None if ids is None else self._names(ids)
         dim = self._width
@@ -112,31 +111,22 @@ class ArrayFile(PointFile):
         self.clock.refuse_days()
 
     def _blocks(self) -> Iterator[Points]:
-        offsets, start = self.offsets, 0
-        times, reward = self._clocked(), None if self._reward is None else self._parts(self._reward, 1)
-        action = None
-        if self._action is not None:
-            held, n = np.concatenate(list(self._parts(self._action, 1))), int(self.lengths.sum())
-            action, self.actions = label(held if len(held) == n else held.reshape(n, -1))
-        terminal = None
-        if self._terminal is not None:
-            terminal = np.concatenate(list(self._parts(self._terminal, 1))).astype(np.float64)
+        offsets, start, times = self.offsets, 0, self._clocked()
+        beside = {name: self._parts(member, 1) for name, member in self._beside.items()}
         for part in self._parts(self._x, self._width):
             x = np.asarray(part, dtype=np.float64)
             if self.options.log:
                 x = self._logarithm(x, start)
             x = x if self._width == 1 else x.reshape(-1, self._width)
-            block = Points(
-                start,
-                x,
-                None if times is None else next(times),
-                None if reward is None else np.asarray(next(reward), dtype=np.float64),
-                range(start, start + len(x)),
-            )
+            columns = {name: next(parts) for name, parts in beside.items()}
+            if "action" in columns:  # the whole file is one block
+                held = columns["action"]
+                columns["action"], self.actions = label(held if len(held) == len(x) else held.reshape(len(x), -1))
+            numbers = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
+            rows = range(start, start + len(x))
+            block = Points(start, x, None if times is None else next(times), numbers, rows)
             self._sure(refuse_nonfinite, block, offsets, self.ids)
-            rows = slice(start, start + len(x))
-            parts: dict[str, Any] = {"action": action, "terminal": terminal}
-            yield block._replace(**{name: part[rows] for name, part in parts.items() if part is not None})
+            yield block
             start += len(x)
 
     def _ticks(self) -> Iterator[NDArray[Any]]:

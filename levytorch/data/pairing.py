@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers
 from levytorch.data.points import (
+    COLUMNS,
     NeedsMemory,
     PointFile,
     Points,
@@ -44,11 +45,15 @@ class Pairs(NamedTuple):
     x: Array
     dx: Array
     dt: Array | None  # None: that of all
-    reward: Array | None
-    action: Array | None
-    terminal: Array | None
+    columns: dict[str, Array]  # reward and action of the first point, terminal of the second
     first: Integers  # the number, among all points, of the one at which each begins
     gaps: Integers  # and of those before a gap
+
+    def take(self, rows: NDArray[np.bool_]) -> Pairs:
+        """Some of the pairs."""
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        dt = None if self.dt is None else self.dt[rows]
+        return Pairs(self.x[rows], self.dx[rows], dt, columns, self.first[rows], self.gaps)
 
 
 def pairs_of(block: Points, offsets: Integers, max_dt: float | None) -> Pairs:
@@ -73,10 +78,9 @@ def pairs_of(block: Points, offsets: Integers, max_dt: float | None) -> Pairs:
     rows = np.flatnonzero(usable)
     if len(rows) < n:
         dx, dt = dx[rows], None if dt is None else dt[rows]
-    reward = None if block.reward is None else np.asarray(block.reward[rows])
-    action = None if block.action is None else np.asarray(block.action[rows])
-    terminal = None if block.terminal is None else np.asarray(block.terminal[rows + 1])
-    return Pairs(np.asarray(block.x[rows]), dx, dt, reward, action, terminal, block.start + rows, gaps)
+    at = {"terminal": rows + 1}
+    columns = {name: np.asarray(values[at.get(name, rows)]) for name, values in block.columns.items()}
+    return Pairs(np.asarray(block.x[rows]), dx, dt, columns, block.start + rows, gaps)
 
 
 def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
@@ -99,19 +103,10 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     if not counts.any():
         raise none_left(pairs_in_all, dropped)
     x, dx = parts["x"], parts["dx"]
-    optional = {name: as_tensor(parts[name]) for name in ("reward", "action", "terminal") if name in parts}
-    pairs = Transitions._build(
-        as_tensor(x),
-        as_tensor(dx),
-        float(t.dt) if t.dt is not None else as_tensor(parts["dt"]),
-        Membership(counts),
-        reward=optional.get("reward"),
-        codes=optional.get("action"),
-        actions=t.actions,
-        terminal=optional.get("terminal"),
-        dropped=dropped,
-        stored=entry,
-    )
+    dt = float(t.dt) if t.dt is not None else as_tensor(parts["dt"])
+    beside = {name: as_tensor(parts[name]) for name in COLUMNS if name in parts}
+    facts: dict[str, Any] = {"actions": t.actions, "dropped": dropped, "stored": entry}
+    pairs = Transitions._build(as_tensor(x), as_tensor(dx), dt, Membership(counts), **beside, **facts)
     limit = float_limit(dx)
     if max(-float(x.min()), float(x.max())) >= limit:
         near = np.concatenate([within_resolution(x[low : low + _BLOCK], limit) for low in range(0, len(x), _BLOCK)])
@@ -132,8 +127,7 @@ def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Integers:
     counts = t.lengths - 1
     for block in t.blocks(_BLOCK):
         pairs = pairs_of(block, t.offsets, max_dt)
-        for name in ("x", "dx", "dt", "reward", "action", "terminal"):
-            values = getattr(pairs, name)
+        for name, values in {"x": pairs.x, "dx": pairs.dx, "dt": pairs.dt, **pairs.columns}.items():
             if values is not None and len(values):
                 sink.append(name, values)
         if len(pairs.gaps):
@@ -153,8 +147,7 @@ def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Integers, dict[str, NDAr
     sound = counts.shape == t.lengths.shape and counts.dtype == np.int64
     if not sound or (counts < 0).any() or (counts >= t.lengths).any() or counts.sum() != rows:
         raise entry.spoiled(f"counts that do not add up to the {rows} pairs")
-    optional = {"dt": t.times, "reward": t.reward, "action": t.action}
-    names = ["x", "dx", *(name for name, values in optional.items() if values is not None)]
+    names = ["x", "dx", *(["dt"] if t.times is not None else []), *t.columns]
     return counts, entry.columns(names if rows else (), rows, t.dim)
 
 
@@ -288,18 +281,15 @@ class TransitionBlocks:
             dt = self.dt if pairs.dt is None or self.dt is not None else torch.from_numpy(pairs.dt)
             assert dt is not None
             membership = Membership(ids=trajectory_of(pairs.first, self._offsets))
-            reward = None if pairs.reward is None else torch.from_numpy(pairs.reward)
-            x, dx = torch.from_numpy(pairs.x), torch.from_numpy(pairs.dx)
-            yield Transitions._build(x, dx, dt, membership, reward=reward)
+            columns = {name: torch.from_numpy(values) for name, values in pairs.columns.items()}
+            yield Transitions._build(torch.from_numpy(pairs.x), torch.from_numpy(pairs.dx), dt, membership, **columns)
 
     def _passes(self) -> Iterator[tuple[Points, Pairs]]:
         """The points, and the pairs of them that are left."""
         for points in overlapping(self._file.points()):
             pairs = pairs_of(points, self._offsets, self._max_dt)
             if self._limit < math.inf:
-                near = within_resolution(pairs.x, self._limit)
-                kept = [None if part is None else part[near] for part in pairs[:-1]]
-                pairs = Pairs._make([*kept, pairs.gaps])
+                pairs = pairs.take(within_resolution(pairs.x, self._limit))
             yield points, pairs
 
     def _judge(self, most: int) -> None:

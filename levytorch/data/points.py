@@ -9,8 +9,9 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,16 +28,19 @@ class NeedsMemory(InputError):
     """A file that can be read, but not block by block."""
 
 
+# (n,) each: the reward at a point, the place of its action among the labels (or the action itself), and for the last
+# point of an episode that ended the value of its state, elsewhere NaN
+COLUMNS = ("reward", "action", "terminal")
+
+
 class Points(NamedTuple):
     """Some consecutive points of a file."""
 
     start: int  # the number of the first among all points
     x: Array  # (n,) or (n, d)
     times: Array | None = None  # (n,)
-    reward: Array | None = None  # (n,)
+    columns: Mapping[str, Array] = MappingProxyType({})  # what is known beside the states: see `COLUMNS`
     row: Sequence[int] | Integers = ()  # where each stands in the file, where messages say so
-    action: Array | None = None  # (n,), places among the labels
-    terminal: Array | None = None  # (n,), NaN but for the last points of episodes that ended
 
 
 class PointFile(ABC):
@@ -129,9 +133,13 @@ def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:
         if last is None:
             yield block
         else:
-            both = zip((last.x, last.times, last.reward), (block.x, block.times, block.reward))
-            joined: Any = (None if old is None else np.concatenate([old[-1:], new]) for old, new in both)
-            yield Points(block.start - 1, *joined)
+            x = np.concatenate([last.x[-1:], block.x])
+            times = None
+            if last.times is not None and block.times is not None:
+                times = np.concatenate([last.times[-1:], block.times])
+            before = last.columns
+            columns = {name: np.concatenate([before[name][-1:], own]) for name, own in block.columns.items()}
+            yield Points(block.start - 1, x, times, columns)
         last = block
 
 
@@ -181,8 +189,7 @@ def point_name(point: int, offsets: Integers, ids: Sequence[Any] | None) -> str:
 
 
 def refuse_nonfinite(block: Points, offsets: Integers, ids: Sequence[Any] | None) -> None:
-    for label in ("x", "times", "reward"):
-        values = getattr(block, label)
+    for label, values in (("x", block.x), ("times", block.times), ("reward", block.columns.get("reward"))):
         if values is None or np.isfinite(values).all():
             continue
         k = int(np.argwhere(~np.isfinite(values))[0, 0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -44,14 +44,13 @@ class Cells:
     group: Integers  # (n,) ascending, the number of the trajectory
     row: Any  # (n,) integers, the row in the file
     ticks: NDArray[Any] | None = None
-    reward: Array | None = None
-    action: NDArray[Any] | None = None  # names, or numbers
-    terminal: Array | None = None
-    column: Any = None  # (n,) its column in a wide table, or in one of rows
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # reward and terminal; action: names, or numbers
+    place: NDArray[np.str_] | None = None  # (n,) its column in a wide table, or in one of rows
 
     def take(self, rows: NDArray[Any]) -> Cells:
-        taken: Any = {name: None if part is None else np.asarray(part)[rows] for name, part in vars(self).items()}
-        return Cells(**taken)
+        ticks, place = (None if part is None else part[rows] for part in (self.ticks, self.place))
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return Cells(self.values[rows], self.group[rows], np.asarray(self.row)[rows], ticks, columns, place)
 
 
 class TableFile(PointFile):
@@ -202,32 +201,25 @@ class TableFile(PointFile):
                 continue
             values = np.log(kept.values) if self.options.log else kept.values
             times = None if self.clock is None or kept.ticks is None else self.clock.times(kept.ticks)
-            x, action = values[:, 0] if values.shape[1] == 1 else values, kept.action
-            if action is not None:  # the whole table is one block
-                action, self.actions = label(action)
-            yield Points(start, x, times, kept.reward, kept.row, action, kept.terminal)
+            x, columns = values[:, 0] if values.shape[1] == 1 else values, dict(kept.columns)
+            if "action" in columns:  # the whole table is one block
+                columns["action"], self.actions = label(columns["action"])
+            yield Points(start, x, times, columns, kept.row)
             start += len(values)
 
     # ---------------------------------------------------------------------------------------------------------- layouts
 
     def _cells(self, frame: pl.DataFrame, before: int, group: Integers) -> Cells:
         """Of a long table: one row per observation."""
-        reward, terminal = self.names.reward, self.names.terminal
+        numbers = {"reward": self.names.reward, "terminal": self.names.terminal}
+        columns = {k: column_numbers(self.path, frame[name], before) for k, name in numbers.items() if name is not None}
         values = [column_numbers(self.path, frame[name], before) for name in self.names.value]
         ticks, names = self._ticks(frame, before), self.names.action
-        actions = None
         if names is not None:
             clock = len(names) == 1 and names[0] not in frame.columns
-            actions = self._of_clock(names[0], ticks) if clock else self._actions(frame, names, before)
-        return Cells(
-            np.stack(values, axis=1) if len(values) > 1 else values[0][:, None],
-            group,
-            range(before + 1, before + len(frame) + 1),
-            ticks,
-            None if reward is None else column_numbers(self.path, frame[reward], before),
-            actions,
-            None if terminal is None else column_numbers(self.path, frame[terminal], before),
-        )
+            columns["action"] = self._of_clock(names[0], ticks) if clock else self._actions(frame, names, before)
+        rows = range(before + 1, before + len(frame) + 1)
+        return Cells(np.stack(values, axis=1), group, rows, ticks, columns)
 
     def _actions(self, frame: pl.DataFrame, names: list[str], before: int) -> NDArray[Any]:
         """(n,), or (n, 2) where the action is a vector."""
@@ -310,7 +302,7 @@ class TableFile(PointFile):
             np.repeat(np.arange(len(kept)), lengths),
             (along if wide else across) + 1,
             None if ticks is None else ticks[along],
-            column=np.array(columns)[across if wide else along],
+            place=np.array(columns)[across if wide else along],
         )
 
     # --------------------------------------------------------------------------------------------------------- refusals
@@ -328,10 +320,11 @@ class TableFile(PointFile):
             if self.names.dt is not None:
                 self._refuse(cells, empty, "a number", "name a time column (missing='drop' needs one)")
             cells = cells.take(np.asarray(~empty.any(axis=1)))
-        if cells.reward is not None and not np.isfinite(cells.reward).all():
-            k = int(np.argmax(~np.isfinite(cells.reward)))
+        reward = cells.columns.get("reward")
+        if reward is not None and not np.isfinite(reward).all():
+            k = int(np.argmax(~np.isfinite(reward)))
             where = f"{self.path}, column {self.names.reward!r}, row {cells.row[k]}"
-            raise bad_cell(where, "a reward", cells.reward[k], "fill the cell")
+            raise bad_cell(where, "a reward", reward[k], "fill the cell")
         if log and not (cells.values > 0).all():
             self._refuse(cells, ~(cells.values > 0), "a positive number (log=True)", "use log=False")
         return cells
@@ -366,7 +359,7 @@ class TableFile(PointFile):
 
     def _where(self, cells: Cells, k: int, coordinate: int) -> str:
         """Where observation k stands in the file."""
-        column = self.names.value[coordinate] if cells.column is None else cells.column[k]
+        column = self.names.value[coordinate] if cells.place is None else cells.place[k]
         return f"{self.path}, column {str(column)!r}, row {cells.row[k]}"
 
 

@@ -24,6 +24,7 @@ from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.pairing import TransitionBlocks, pair_up
 from levytorch.data.places import ARROW, TABLES, DataFile, data_file, data_files, is_many, short_names
 from levytorch.data.points import (
+    COLUMNS,
     PointFile,
     Points,
     disorder,
@@ -259,8 +260,7 @@ class Trajectories:
         file.survey()
         (block,) = file.points()
         facts: dict[str, Any] = {"dt": file.dt, "ids": file.ids, "max_dt": max_dt, "dropped": file.dropped}
-        facts |= {"times": block.times, "reward": block.reward, "action": block.action, "terminal": block.terminal}
-        new = cls(block.x, file.offsets, actions=file.actions, **facts)
+        new = cls(block.x, file.offsets, times=block.times, actions=file.actions, **facts, **block.columns)
         new._check_terminal()
         return new
 
@@ -271,9 +271,9 @@ class Trajectories:
         def build(writer: Writer) -> dict[str, Any]:
             file.survey()
             for block in file.points():
-                for name in ("x", "times", "reward"):
-                    if getattr(block, name) is not None:
-                        writer.append(name, getattr(block, name))
+                for name, values in {"x": block.x, "times": block.times, **block.columns}.items():
+                    if values is not None:
+                        writer.append(name, values)
             writer.append("lengths", file.lengths)
             return {"dt": file.dt, "ids": file.ids, "dropped": file.dropped}
 
@@ -322,10 +322,9 @@ class Trajectories:
             raise InputError(
                 f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}; choose one."
             )
-        held = None if self.action is None else labels_of(self.action, self.actions)
         ids = None if self.ids is None else np.asarray(self.ids)
         arrays: dict[str, Any] = {"x": self.x, "offsets": self.offsets, "dt": self.dt, "times": self.times}
-        arrays |= {"reward": self.reward, "action": held, "terminal": self.terminal, MAX_DT: self.max_dt, "ids": ids}
+        arrays |= self.labelled_columns() | {MAX_DT: self.max_dt, "ids": ids}
         with replacing(file) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, **{name: array for name, array in arrays.items() if array is not None})
 
@@ -364,14 +363,8 @@ class Trajectories:
         """All points in blocks of some steps: each block ends with the point that the next one begins with."""
         for low in range(0, len(self.x) - 1, size):
             rows = slice(low, low + size + 1)
-            columns: dict[str, Any] = {
-                "times": self.times,
-                "reward": self.reward,
-                "action": self.action,
-                "terminal": self.terminal,
-            }
-            cut: dict[str, Any] = {name: None if part is None else part[rows] for name, part in columns.items()}
-            yield Points(low, self.x[rows], **cut)
+            times = None if self.times is None else self.times[rows]
+            yield Points(low, self.x[rows], times, {name: part[rows] for name, part in self.columns.items()})
 
     # ---------------------------------------------------------------------------------------------------------- facts
 
@@ -382,6 +375,17 @@ class Trajectories:
     def dim(self) -> int:
         """Number of coordinates."""
         return 1 if self.x.ndim == 1 else self.x.shape[1]
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """What is known beside the states, by name: reward, action (places among `actions`) and terminal."""
+        found = {name: getattr(self, name) for name in COLUMNS}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def labelled_columns(self) -> dict[str, Any]:
+        """The same with the actions themselves."""
+        found: dict[str, Any] = self.columns
+        return found | ({} if self.action is None else {"action": labels_of(self.action, self.actions)})
 
     @property
     def lengths(self) -> Integers:

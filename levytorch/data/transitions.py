@@ -21,6 +21,7 @@ from torch import Tensor
 from levytorch.convert import Integers, shown
 from levytorch.data.arrays import finite_pairs, floats, integers, label, row_selection, steps
 from levytorch.data.describe import describe, seams
+from levytorch.data.points import COLUMNS
 from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.data.store import Entry, MemoryColumns, Sink, as_tensor, digest
 from levytorch.data.thresholds import Threshold, check_censoring, threshold_at
@@ -193,9 +194,8 @@ class Transitions:
         new.x, new.dx, new.uniform_dt = x, dx, not isinstance(dt, Tensor)
         new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
         new.membership = membership
-        new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
-        new._codes, new.actions = fields.get("codes"), fields.get("actions") or ()
-        new.terminal = fields.get("terminal")
+        new._mu, new.stored, new.actions = fields.get("mu"), fields.get("stored"), fields.get("actions") or ()
+        new.reward, new._codes, new.terminal = (fields.get(name) for name in COLUMNS)
         new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
         new.repeats = bool(fields.get("repeats"))
         return new
@@ -240,7 +240,7 @@ class Transitions:
             columns = {name: values[rows] for name, values in self._columns().items()}
             new.stored = self.stored.part(f"pairs {rows}") if self.stored is not None and sliced else None
         new.x, new.dx = columns["x"], columns["dx"]
-        new.reward, new._codes, new.terminal = (columns.get(name) for name in ("reward", "action", "terminal"))
+        new.reward, new._codes, new.terminal = (columns.get(name) for name in COLUMNS)
         new.inputs = columns.get("inputs")
         new.dt = self.dt[:1].expand(n) if self.uniform_dt else columns["dt"]
         new.membership, new._mu = self.membership.take(rows), mu
