@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from scipy.special import betainc
 
+from benchmarks.line_systems import resolvent_on_line
 from benchmarks.monte_carlo import monte_carlo_on_line
 from levytorch import Dynamics, recover, simulate, solve_value
-from levytorch.policy.on_interval import resolvent_on_line
 from levytorch.spaces.line_operator import inner_nodes
 
 WELL = Dynamics.named("double_well")

@@ -278,20 +278,21 @@ def generator_change(
     """phi: functions of wave numbers k at the points x, and what the parts of the generator make of them, (m, n)."""
     with torch.no_grad():
         J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(x))
-    slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
-    by_parameters = zip(
-        at.jumps.symbol_derivatives(k * k, at.alpha[..., None]),
-        (J_alpha, None if slope is None else padded(slope(), J_D_o.shape[-1])),
-    )
+    symbols_of = at.jumps.symbol_derivatives(k * k, at.alpha[..., None])
+    by_parameters = zip(symbols_of, (J_alpha, tempering_jacobian(dynamics, J_D_o.shape[-1])))
     drift = zip(gradient, J_b.unbind(1) if len(gradient) > 1 else [J_b])
     D_f = at.D_f[:, None]
     symbols = ((symbol * phi, -J * D_f) for symbol, J in by_parameters if J is not None)
     return GeneratorChange((*drift, (laplacian, J_D_o), (jump, -J_D_f), *symbols))
 
 
-def padded(slope: Tensor, n: int) -> Tensor:
-    """d lam / d theta of all n parameters, (1, n), from that of the head's own."""
-    return torch.nn.functional.pad(slope, (0, n - len(slope)))[None]
+def tempering_jacobian(dynamics: Any, n: int) -> Tensor | None:
+    """d lam / d theta of all n parameters, (1, n); None where the tempering is none of them."""
+    slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
+    if slope is None:
+        return None
+    own = slope()
+    return torch.nn.functional.pad(own, (0, n - len(own)))[None]
 
 
 def delta_method(

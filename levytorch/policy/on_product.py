@@ -27,7 +27,7 @@ from levytorch.convert import choice, real_array, shown, whole_number
 from levytorch.errors import InputError, NumericalError
 from levytorch.law.jumps import jumps_in
 from levytorch.policy.checks import check_periodic, coefficients_at, reward_function
-from levytorch.policy.generator import delta_method, padded
+from levytorch.policy.generator import delta_method, tempering_jacobian
 from levytorch.policy.value import ValueFunction
 from levytorch.spaces import Circle, Interval, Product
 from levytorch.spaces.nodes import CONTINUATIONS, Array
@@ -139,8 +139,7 @@ class System:
         J_D_o, matrix = (J_D_o, False) if J_D_o.dim() == 2 else (J_D_o.movedim(0, 2), True)
         laplacian, second = lambda: flat(operator.laplacian(c)), lambda i, j: flat(operator.second(i, j, c))
         right = right + _diffusion(J_D_o, matrix, laplacian, second) - J_D_f * flat(operator.fractional(c, at.alpha))
-        slope = getattr(getattr(self.dynamics, "head", None), "tempering_slope", None)
-        moved = [J_alpha] if slope is None else [J_alpha, padded(slope(), J_D_f.shape[1])]
+        moved = [J for J in (J_alpha, tempering_jacobian(self.dynamics, J_D_f.shape[1])) if J is not None]
         if any(bool(J.any()) for J in moved):
             for J, part in zip(moved, operator.by_parameters(c, at.alpha)):
                 right = right - J * flat(at.D_f * part)

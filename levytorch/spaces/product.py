@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ class Product:
                 check_basis(n, space.period, space.origin)
         return TensorBasis(self.dim, n, truncation=truncation, lines=[space.basis(n) for space in self.spaces])
 
-    def functions(self, coefficients: Tensor) -> TorusFunctions | NodeFunctions:
+    def functions(self, coefficients: Tensor) -> ProductFunctions:
         """What V is a sum of: waves with coefficients (n, ..., n // 2 + 1, ...), or polynomials and waves with values
         (m_1, ..., m_d, ...) at nodes, where there is an interval.
         """
@@ -111,27 +112,53 @@ class Product:
 
 
 @dataclass(frozen=True)
-class TorusFunctions:
-    """Waves on an n x ... x n grid; coefficients are those of `rfftn`, divided by n^d: (n, ..., n // 2 + 1) complex."""
+class ProductFunctions(ABC):
+    """What V on a product is a sum of; n: how many functions, or intervals between nodes, a coordinate has."""
 
     space: Product
     n: int
+    highest: ClassVar[int]  # order of a derivative
 
     def at(self, x: Tensor, columns: Tensor, order: tuple[int, ...] | int = 0) -> Tensor:
-        """Fields with coefficients (n, ..., n // 2 + 1, k), or derivatives of them, at states (..., d): (..., k)."""
+        """Fields with coefficients (..., k), or derivatives of them, at states (..., d): (..., k)."""
         d = self.space.dim
-        if isinstance(order, int) and order == 0:
-            order = (0,) * d
-        if not isinstance(order, tuple) or len(order) != d:
+        orders = (0,) * d if isinstance(order, int) and order == 0 else order
+        if not isinstance(orders, tuple) or len(orders) != d:
             raise InputError(f"order must be one per coordinate in {d} dimensions, found {order!r}; use V.gradient(x).")
-        for one in order:
-            whole_number("order", one, 0, 32, "give the order of the derivative")
+        for one in orders:
+            whole_number("order", one, 0, self.highest, "give the order of the derivative")
         if x.ndim == 0 or x.shape[-1] != d:
             raise InputError(f"x must have shape [..., {d}], found {tuple(x.shape)}; put the coordinates last.")
-        flat = x.reshape(-1, d)
-        parts = [self._part(part, columns, order) for part in flat.split(max(1, _CHUNK // self.n ** (d - 1)))]
-        found = torch.cat(parts) if parts else flat.new_zeros((0, columns.shape[-1]))
-        return found.reshape(*x.shape[:-1], columns.shape[-1])
+        flat, k = x.reshape(-1, d), columns.shape[-1]
+        size = max(1, _CHUNK // self._numbers(columns))
+        parts = [self._part(part, columns, orders) for part in flat.split(size)]
+        return (torch.cat(parts) if parts else flat.new_zeros((0, k))).reshape(*x.shape[:-1], k)
+
+    def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
+        """(..., k, d)."""
+        d = self.space.dim
+        return torch.stack([self.at(x, columns, tuple(int(a == b) for a in range(d))) for b in range(d)], dim=-1)
+
+    @abstractmethod
+    def _numbers(self, columns: Tensor) -> int:
+        """How many numbers are held per state."""
+
+    @abstractmethod
+    def _part(self, x: Tensor, columns: Tensor, order: tuple[int, ...]) -> Tensor:
+        """`at` of a few states (m, d)."""
+
+    @abstractmethod
+    def is_sound(self, coefficients: Any, factor: Any) -> bool:
+        """Whether what a file holds can be V and its errors."""
+
+
+class TorusFunctions(ProductFunctions):
+    """Waves on an n x ... x n grid; coefficients are those of `rfftn`, divided by n^d: (n, ..., n // 2 + 1) complex."""
+
+    highest = 32
+
+    def _numbers(self, columns: Tensor) -> int:
+        return int(self.n ** (self.space.dim - 1))
 
     def _part(self, x: Tensor, columns: Tensor, order: tuple[int, ...]) -> Tensor:
         n, last = self.n, self.space.dim - 1
@@ -165,13 +192,7 @@ class TorusFunctions:
             found = (wave.unsqueeze(-1) * found.reshape(len(wave), n, size // n)).sum(1)
         return found[:, 0].real
 
-    def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
-        """(..., k, d)."""
-        d = self.space.dim
-        return torch.stack([self.at(x, columns, tuple(int(a == b) for a in range(d))) for b in range(d)], dim=-1)
-
     def is_sound(self, coefficients: Any, factor: Any) -> bool:
-        """Whether what a file holds can be V and its errors."""
         d = self.space.dim
         return _is_spectrum(coefficients, d, d) and (factor is None or _is_spectrum(factor, d, d + 1))
 
@@ -183,27 +204,15 @@ def _is_spectrum(c: Any, dim: int, ndim: int) -> bool:
     return tuple(c.shape[:dim]) == (n,) * (dim - 1) + (n // 2 + 1,)
 
 
-@dataclass(frozen=True)
-class NodeFunctions:
-    """Values at the nodes of every coordinate: n of a circle, n + 1 of an interval, beyond whose ends they stay."""
+class NodeFunctions(ProductFunctions):
+    """Values (m_1, ..., m_d) at the nodes of every coordinate: n of a circle, n + 1 of an interval, beyond whose ends
+    they stay.
+    """
 
-    space: Product
-    n: int
+    highest = 2
 
-    def at(self, x: Tensor, columns: Tensor, order: tuple[int, ...] | int = 0) -> Tensor:
-        """Fields with values (m_1, ..., m_d, k), or derivatives of them, at states (..., d): (..., k)."""
-        d = self.space.dim
-        orders = (0,) * d if isinstance(order, int) and order == 0 else order
-        if not isinstance(orders, tuple) or len(orders) != d:
-            raise InputError(f"order must be one per coordinate in {d} dimensions, found {order!r}; use V.gradient(x).")
-        for one in orders:
-            whole_number("order", one, 0, 2, "give the order of the derivative")
-        if x.ndim == 0 or x.shape[-1] != d:
-            raise InputError(f"x must have shape [..., {d}], found {tuple(x.shape)}; put the coordinates last.")
-        flat, k = x.reshape(-1, d), columns.shape[-1]
-        size = max(1, _CHUNK // max(1, columns[0].numel()))
-        parts = [self._part(part, columns, orders) for part in flat.split(size)]
-        return (torch.cat(parts) if parts else flat.new_zeros((0, k))).reshape(*x.shape[:-1], k)
+    def _numbers(self, columns: Tensor) -> int:
+        return max(1, columns[0].numel())
 
     def _part(self, x: Tensor, columns: Tensor, order: tuple[int, ...]) -> Tensor:
         found: Tensor | None = None
@@ -216,14 +225,7 @@ class NodeFunctions:
         assert found is not None
         return found
 
-    def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
-        """(..., k, d)."""
-        d = self.space.dim
-        return torch.stack([self.at(x, columns, tuple(int(a == b) for a in range(d))) for b in range(d)], dim=-1)
-
     def is_sound(self, coefficients: Any, factor: Any) -> bool:
-        """Whether what a file holds can be V and its errors."""
-
         def sound(values: Any, more: int) -> bool:
             d = self.space.dim
             if not (isinstance(values, Tensor) and values.dtype == torch.float64 and values.ndim == d + more):

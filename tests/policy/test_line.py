@@ -8,12 +8,13 @@ import torch
 from scipy.integrate import quad
 from scipy.special import betainc, gamma
 
+from benchmarks import line_systems
+from benchmarks.line_systems import resolvent_on_line
 from benchmarks.monte_carlo import monte_carlo_on_line
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
 from levytorch.law.jumps import jumps_of, normalisation
-from levytorch.policy import ValueFunction, on_interval
-from levytorch.policy.on_interval import resolvent_on_line
+from levytorch.policy import ValueFunction
 from levytorch.spaces.line_operator import Exterior, given_outside, inner_nodes, line_operators
 
 X = torch.linspace(-0.9, 0.9, 37, dtype=torch.float64)
@@ -118,7 +119,7 @@ def test_systems_around_their_mean_are_single_ones(monkeypatch, exterior):
     factors[7] = torch.tensor([[0.0], [30.0], [9.0]])  # far from all others: does not contract
     own = [c(x) * factors[:, k] for k, c in enumerate((WELL.b, WELL.D_o, WELL.D_f))]
     together = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
-    monkeypatch.setattr(on_interval, "_FEW", 10**9)
+    monkeypatch.setattr(line_systems, "_FEW", 10**9)
     single = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
     assert float(((together - single).abs().amax(1) / single.abs().amax(1)).max()) < 1e-7
 
