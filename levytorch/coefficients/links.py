@@ -139,8 +139,9 @@ def tempering_link(raw: Tensor, alpha: float, length: float) -> tuple[Tensor, Te
     """lam = (raw^2)^(1 / (2 alpha)) / length: value, first and second derivative.
 
     alpha is where the fit starts: near zero the likelihood is smooth in eta = lam^(2 alpha), not in lam
-    (`law/tempered.py`). Where the data wants no tempering the likelihood is a parabola in raw with its top at zero, at
-    which Newton's steps arrive at once; a link with its zero at infinity would take a pass for every factor of e.
+    (`law/tempered_line.py`). Where the data wants no tempering the likelihood is a parabola in raw with its top at
+    zero, at which Newton's steps arrive at once; a link with its zero at infinity would take a pass for every factor of
+    e.
     """
     p = 0.5 / alpha
     eta, slope = tempering_eta(raw)

@@ -1,4 +1,4 @@
-"""The law on a line by quadrature: density and tail mass, stable (`contour.py`) or tempered (`tempered.py`)."""
+"""The law on a line by quadrature: density and tail mass, stable (`contour_kernels`) or tempered (`tempered_line`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compiled second derivatives of the tempered law on a line, and its tail mass.
 
-`tempered.py` holds the mathematics. One node at a time in complex arithmetic; `tempered_line.py` has the density and
-its first derivatives, and is faster.
+One node at a time in complex arithmetic; `tempered_line.py` has the mathematics, the density and its first derivatives,
+and is faster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,19 @@ from levytorch.law.contour_kernels import (
     pick,
     tail_point,
 )
-from levytorch.law.tempered import COSH, COSH_1, DECAY, N_NODES, SINH, STABLE_ROWS, WEIGHT
-from levytorch.law.tempered_line import is_limit, tempered_line, tempered_path, tempering_slope_of_limit
+from levytorch.law.tempered_line import (
+    COSH,
+    COSH_1,
+    DECAY,
+    N_NODES,
+    SINH,
+    STABLE_ROWS,
+    WEIGHT,
+    is_limit,
+    tempered_line,
+    tempered_path,
+    tempering_slope_of_limit,
+)
 from levytorch.law.vector_math import inlined
 
 
