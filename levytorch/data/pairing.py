@@ -103,10 +103,10 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     if not counts.any():
         raise none_left(pairs_in_all, dropped)
     x, dx = parts["x"], parts["dx"]
-    dt = float(t.dt) if t.dt is not None else as_tensor(parts["dt"])
+    given = float(t.dt) if t.dt is not None else as_tensor(parts["dt"])
     beside = {name: as_tensor(parts[name]) for name in COLUMNS if name in parts}
     facts: dict[str, Any] = {"actions": t.actions, "dropped": dropped, "stored": entry}
-    pairs = Transitions._build(as_tensor(x), as_tensor(dx), dt, Membership(counts), **beside, **facts)
+    pairs = Transitions._build(as_tensor(x), as_tensor(dx), given, Membership(counts), **beside, **facts)
     limit = float_limit(dx)
     if max(-float(x.min()), float(x.max())) >= limit:
         near = np.concatenate([within_resolution(x[low : low + _BLOCK], limit) for low in range(0, len(x), _BLOCK)])

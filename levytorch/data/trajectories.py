@@ -260,7 +260,8 @@ class Trajectories:
         file.survey()
         (block,) = file.points()
         facts: dict[str, Any] = {"dt": file.dt, "ids": file.ids, "max_dt": max_dt, "dropped": file.dropped}
-        new = cls(block.x, file.offsets, times=block.times, actions=file.actions, **facts, **block.columns)
+        facts |= {"times": block.times, "actions": file.actions, **block.columns}
+        new = cls(block.x, file.offsets, **facts)
         new._check_terminal()
         return new
 

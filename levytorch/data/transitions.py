@@ -215,7 +215,7 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, which: Any) -> Transitions:
+    def __getitem__(self, which: Any) -> Self:
         """The pairs of a mask, a slice or an index; mu stays that of the data they came from."""
         return self._take(which, {})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,10 +19,11 @@ from levytorch.data import Transitions
 from levytorch.data.arrays import row_selection
 from levytorch.data.memory import follows as following
 from levytorch.errors import InputError
-from levytorch.spaces import Interval, coordinates, space_of
-from levytorch.spaces.states import columns_of
+from levytorch.spaces import coordinates, space_of
 from levytorch.training.inputs import FittedMemory, without_covariates
 from levytorch.training.recovery import Recovery
+
+T = TypeVar("T", bound=Transitions)
 
 
 class Chain(Transitions):
@@ -69,7 +70,6 @@ class Chain(Transitions):
             bounds = recovery.head.bounds
             raise InputError(f"data must have states within the window, found none in {bounds}; pass what was fitted.")
         kept = new[fitted]
-        assert isinstance(kept, Chain)
         kept.everything = new
         return kept
 
@@ -78,9 +78,21 @@ class Chain(Transitions):
         """(n[, d]) x_next - x."""
         return self.dx if self.moved is None else self.moved
 
+    def speeds(self, rows: Tensor) -> Tensor:
+        """The modulation of some pairs, one where there is none."""
+        return torch.ones_like(self.dt[rows]) if self.speed is None else self.speed[rows]
+
+    def times(self, rows: Tensor) -> Tensor:
+        """dt of some pairs without the factor of the memory."""
+        dt = self.dt[rows]
+        return dt if self.memory is None or self.means is None else dt / self.memory.f(self.means)[rows]
+
+    def means_before(self, rows: Tensor) -> Tensor | None:
+        """The means that a memory begins with, where there is one."""
+        return None if self.means is None else self.means[rows]
+
     def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Chain:
         new = super()._take(which, reasons, keep_mu)
-        assert isinstance(new, Chain)
         if self.moved is not None and self.speed is not None:
             rows = which if isinstance(which, slice) else row_selection(which, len(self))
             new.moved, new.speed = self.moved[rows], self.speed[rows]
@@ -88,7 +100,7 @@ class Chain(Transitions):
         return new
 
 
-def through_everywhere(transitions: Transitions) -> Transitions:
+def through_everywhere(transitions: T) -> T:
     """The pairs with those that start outside the window of a line.
 
     Several pairs from a state in the window are a sample of what the process does from there only if they may lead out
@@ -99,11 +111,7 @@ def through_everywhere(transitions: Transitions) -> Transitions:
 
 def starts_within(head: Head, x: Tensor) -> Tensor:
     """(n,) bool: the states that lie in the window, where the state lies on a line; all others are True."""
-    out = torch.ones(len(x), dtype=torch.bool)
-    for space, column in zip(coordinates(space_of(head)), columns_of(x)):
-        if isinstance(space, Interval):
-            out &= (column >= space.low) & (column <= space.high)
-    return out
+    return ~space_of(head).beyond(x)
 
 
 def follows(transitions: Transitions) -> Tensor:

@@ -19,7 +19,7 @@ true.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,20 +27,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, Head
+from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.diagnostics.chain import Chain, follows, starts_within, through_everywhere
 from levytorch.diagnostics.components import Check, chi_squared_sf, legendre, p_text, period_of, wrapped
+from levytorch.diagnostics.paths import coefficients_of, steps_of_paths
 from levytorch.diagnostics.range import RangeCheck, check_range
 from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
-from levytorch.law import LevyStep
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces import space_of
-from levytorch.spaces.states import beside, lengths_of
+from levytorch.spaces.states import lengths_of
 from levytorch.training.inputs import FittedMemory
 
-_TABLE = 4096  # points of the cell between which coefficients of one variable are straight lines
 HORIZONS = (1, 3, 10, 30)
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BLOCK = 128  # neighbours drawn together
@@ -59,7 +58,7 @@ _SPREAD, _OTHER = (1,), (0, 2, 3)  # rows of the components
 class Windows(NamedTuple):
     """x: where each of n windows begins; dt, center: of dx in each of its k steps, (n, k[, d]); moved: over all of
     it, (n[, d]); block: which block of neighbours it belongs to; speed: the modulation in each of its steps, (n, k);
-    means: of the sizes of past steps at its begin, (n, number of half-lives), of a fit with memory."""
+    means: of the sizes of past steps at its begin, (n, number of half-lives), of a fit with memory, else None."""
 
     x: Tensor
     dt: Tensor
@@ -67,14 +66,14 @@ class Windows(NamedTuple):
     moved: Tensor
     block: Tensor
     speed: Tensor
-    means: Tensor
+    means: Tensor | None
 
     def of(self, rows: Tensor) -> Windows:
-        return Windows(*(part[rows] for part in self))
+        return Windows._make(None if part is None else part[rows] for part in self)
 
 
 def windows_of(
-    head: Head, data: Transitions, region: Region, lengths: Sequence[int], most: int, generator: torch.Generator
+    head: Head, data: Chain, region: Region, lengths: Sequence[int], most: int, generator: torch.Generator
 ) -> dict[int, Windows]:
     """Windows of each length in at most `most` blocks as long as the longest.
 
@@ -127,20 +126,13 @@ def longest_horizon(data: Transitions, region: Region) -> int | None:
     return low if low > _LONGER * max(HORIZONS) else None
 
 
-def _cut(data: Transitions, begins: Tensor, k: int, block: Tensor) -> Windows:
+def _cut(data: Chain, begins: Tensor, k: int, block: Tensor) -> Windows:
     rows = begins[:, None] + torch.arange(k)
-    dt = data.dt[rows]
-    center = center_of(data.mu, dt, uniform_dt=data.uniform_dt)
-    modulation = data.speed if isinstance(data, Chain) else None
-    speed = torch.ones_like(dt) if modulation is None else modulation[rows]
-    means = torch.empty((len(begins), 0), dtype=torch.float64)
-    if isinstance(data, Chain) and data.memory is not None and data.means is not None:
-        dt, means = dt / data.memory.f(data.means)[rows], data.means[begins]
-    displacement = data.displacement if isinstance(data, Chain) else data.dx
-    return Windows(data.x[begins], dt, center, displacement[rows].sum(1), block, speed, means)
+    center = center_of(data.mu, data.dt[rows], uniform_dt=data.uniform_dt)
+    moved = data.displacement[rows].sum(1)
+    return Windows(data.x[begins], data.times(rows), center, moved, block, data.speeds(rows), data.means_before(begins))
 
 
-@torch.no_grad()
 def paths_of(
     head: Head,
     windows: Windows,
@@ -151,53 +143,16 @@ def paths_of(
     memory: FittedMemory | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Displacements (copies, n[, d]) of paths over the windows, and whether all their steps lie in the region."""
-    coefficients, space = _coefficients(head), space_of(head)
-    n, dim = len(windows.x), head.dim
-    at = windows.x.repeat((copies, *[1] * (windows.x.dim() - 1)))
-    moved = torch.zeros_like(at)
-    kept = torch.ones(len(at), dtype=torch.bool)
-    means = windows.means.repeat(copies, 1)
-    for j in range(windows.dt.shape[1]):
-        dt, speed = windows.dt[:, j].repeat(copies), windows.speed[:, j].repeat(copies)
-        true_dt = dt / speed
-        if memory is not None:
-            f = memory.f(means)
-            dt, speed = dt * f, speed * f
-        step = torch.zeros_like(at)
-        for _ in range(substeps):
-            # the state of a path that has jumped far is its place in the cell, to all digits of where it began
-            c = coefficients(space.inside(at + moved + step))
-            # dt is that of the jumps, speed times that of the drift
-            c = c._replace(b=c.b / beside(speed, c.b))
-            law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
-            step += law.sample(generator=generator)
-        if memory is not None:
-            means = memory.rule.after(means, step, true_dt)
-        moved += step
-        center = windows.center[:, j].repeat((copies, *[1] * (at.dim() - 1)))
-        kept &= region.labels(lengths_of(step - center), dt) == 0
-    return moved.reshape(copies, n, *at.shape[1:]), kept.reshape(copies, n)
-
-
-Read = Callable[[Tensor], Coefficients]
-
-
-def _coefficients(head: Head) -> Read:
-    """The head; of one variable, read off a table."""
-    if head.dim > 1 or head.is_constant:
-        return head
-    origin, end = head.bounds[0]
-    period = end - origin
-    grid = origin + period / _TABLE * torch.arange(_TABLE + 1, dtype=torch.float64)
-    values = head(grid).each(lambda v: v.expand(_TABLE + 1).clone())
-
-    def read(x: Tensor) -> Coefficients:
-        at = ((x - origin) * (_TABLE / period)).clamp(0, _TABLE - 1e-6)
-        left = at.floor().to(torch.int64)
-        share = at - left
-        return values.each(lambda v: torch.lerp(v[left], v[left + 1], share))
-
-    return read
+    n = len(windows.x)
+    x, center = (part.repeat((copies, *[1] * (part.dim() - 1))) for part in (windows.x, windows.center))
+    dt, speed = windows.dt.repeat(copies, 1), windows.speed.repeat(copies, 1)
+    means = None if windows.means is None else windows.means.repeat(copies, 1)
+    moved, kept = torch.zeros_like(x), torch.ones(len(x), dtype=torch.bool)
+    steps = steps_of_paths(space_of(head), coefficients_of(head), x, dt, speed, substeps, generator, memory, means)
+    for j, step in enumerate(steps):
+        moved += step.dx
+        kept &= region.labels(lengths_of(step.dx - center[:, j]), step.dt) == 0
+    return moved.reshape(copies, n, *x.shape[1:]), kept.reshape(copies, n)
 
 
 @dataclass
@@ -252,7 +207,7 @@ class PredictiveCheck(Check):
 
 def check_predictions(
     head: Head,
-    transitions: Transitions,
+    transitions: Chain,
     region: Region,
     *,
     exact: bool,
@@ -276,8 +231,7 @@ def check_predictions(
     for k, windows in found.items():
         if len(windows.x) < _FEWEST:
             continue
-        memory = data.memory if isinstance(data, Chain) else None
-        windows, paths = _beside(head, windows, core, _SUBSTEPS if exact else 1, generator, memory)
+        windows, paths = _beside(head, windows, core, _SUBSTEPS if exact else 1, generator, data.memory)
         if len(windows.x) < _FEWEST:
             continue
         size, sizes = (windows.moved, paths) if head.dim == 1 else (windows.moved.norm(dim=1), paths.norm(dim=2))
@@ -295,7 +249,7 @@ def check_predictions(
     together += [parts[longest]] if longest in parts else []
     wide = None
     if region.whole and region.removed is None:
-        wide = check_range(head, everything, _coefficients, exact=exact, covariance=covariance, generator=generator)
+        wide = check_range(head, everything, exact=exact, covariance=covariance, generator=generator)
         together += [] if wide is None else [wide.p_value]
     arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(of_several(together))}
     arrays["period"] = period_of(head)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +20,10 @@ from scipy.special import stdtr
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
-from levytorch.data import Transitions
 from levytorch.diagnostics.chain import Chain, follows, starts_within
-from levytorch.law import LevyStep
+from levytorch.diagnostics.paths import Read, coefficients_of, steps_of_paths
 from levytorch.spaces import Circle, coordinates, space_of
-from levytorch.spaces.states import beside, columns_of
-from levytorch.training.inputs import FittedMemory
+from levytorch.spaces.states import columns_of
 
 _LONGEST, _FEWEST = 1000, 100  # steps of a stretch
 _MOST = 20  # stretches
@@ -49,27 +46,15 @@ class RangeCheck:
 
 @torch.no_grad()
 def check_range(
-    head: Head,
-    data: Transitions,
-    read: Callable[[Head], Callable[[Tensor], Coefficients]],
-    *,
-    exact: bool,
-    covariance: Tensor | None,
-    generator: torch.Generator,
+    head: Head, data: Chain, *, exact: bool, covariance: Tensor | None, generator: torch.Generator
 ) -> RangeCheck | None:
-    """read: coefficients of a head as a function; None where no run of pairs is long enough."""
+    """None where no run of pairs is long enough."""
     begins, steps = _stretches(head, data, generator)
     if len(begins) == 0:
         return None
     rows = begins[:, None] + torch.arange(steps)
-    speed = data.speed[rows] if isinstance(data, Chain) and data.speed is not None else torch.ones_like(data.dt[rows])
-    x = data.x[rows]  # (stretches, steps[, d])
-    observed, dt, carried = _log_range(head, x).mean(), data.dt[rows], None
-    if isinstance(data, Chain) and data.memory is not None and data.means is not None:
-        dt = dt / data.memory.f(data.means)[rows]
-        carried = data.memory, data.means[begins]
-    reader = _reader(head, covariance, read, generator)
-    paths = _paths(head, x[:, 0], dt, speed, reader, exact, generator, carried)
+    observed = _log_range(head, data.x[rows]).mean()
+    paths = _paths(head, data, rows, _reader(head, covariance, generator), exact, generator)
     values = torch.stack([_log_range(head, part).mean() for part in paths])
     apart, scatter = float(values.mean() - observed), float(values.std()) * math.sqrt(1 + 1 / _SETS)
     if not scatter > 0 or not math.isfinite(apart):
@@ -78,7 +63,7 @@ def check_range(
     return RangeCheck(2 * float(stdtr(_SETS - 1, -abs(apart) / scatter)), ratio, ratio * scatter, steps, len(begins))
 
 
-def _stretches(head: Head, data: Transitions, generator: torch.Generator) -> tuple[Tensor, int]:
+def _stretches(head: Head, data: Chain, generator: torch.Generator) -> tuple[Tensor, int]:
     """Where stretches begin, in the window of a line, and how many steps they have."""
     starts = torch.nonzero(~follows(data)).reshape(-1)
     sizes = torch.diff(starts, append=torch.tensor([len(data)]))
@@ -107,51 +92,21 @@ def _log_range(head: Head, x: Tensor) -> Tensor:
     return torch.stack(out).mean(0)
 
 
-def _paths(
-    head: Head,
-    x: Tensor,
-    dt: Tensor,
-    speed: Tensor,
-    read: Callable[[Tensor], Coefficients],
-    exact: bool,
-    generator: torch.Generator,
-    carried: tuple[FittedMemory, Tensor] | None = None,
-) -> Tensor:
-    """States (sets, stretches, steps[, d]) of paths from x (stretches[, d]).
-
-    carried: a memory, and the means of the sizes of past steps to begin with, (stretches, number of half-lives).
-    """
-    space, substeps = space_of(head), _SUBSTEPS if exact else 1
-    at = x.expand(_SETS, *x.shape).reshape(-1, *x.shape[1:]).clone()
-    out = torch.empty((dt.shape[1], *at.shape), dtype=torch.float64)
-    means = None if carried is None else carried[1].repeat(_SETS, 1)
-    for j in range(dt.shape[1]):
-        out[j] = at
-        step, rate = dt[:, j].repeat(_SETS), speed[:, j].repeat(_SETS)
-        true_dt, moved = step / rate, torch.zeros_like(at)
-        if carried is not None:
-            f = carried[0].f(means)
-            step, rate = step * f, rate * f
-        for _ in range(substeps):
-            c = read(space.inside(at))
-            c = c._replace(b=c.b / beside(rate, c.b))
-            law = LevyStep(*c, step / substeps, head.dim, c.tempering, validate_args=False)
-            dx = law.sample(generator=generator)
-            at, moved = space.wrap(at + dx), moved + dx
-        if carried is not None and means is not None:
-            means = carried[0].rule.after(means, moved, true_dt)
-    return out.movedim(0, 1).reshape(_SETS, len(x), dt.shape[1], *x.shape[1:])
+def _paths(head: Head, data: Chain, rows: Tensor, read: Read, exact: bool, generator: torch.Generator) -> Tensor:
+    """States (sets, stretches, steps[, d]) of paths over stretches of pairs `rows` (stretches, steps)."""
+    x, means = data.x[rows[:, 0]], data.means_before(rows[:, 0])
+    start = x.repeat((_SETS, *[1] * (x.dim() - 1)))
+    dt, speed = data.times(rows).repeat(_SETS, 1), data.speeds(rows).repeat(_SETS, 1)
+    carried = data.memory, None if means is None else means.repeat(_SETS, 1)
+    steps = steps_of_paths(space_of(head), read, start, dt, speed, _SUBSTEPS if exact else 1, generator, *carried)
+    states = torch.stack([step.x for step in steps], dim=1)
+    return states.reshape(_SETS, len(x), *states.shape[1:])
 
 
-def _reader(
-    head: Head,
-    covariance: Tensor | None,
-    read: Callable[[Head], Callable[[Tensor], Coefficients]],
-    generator: torch.Generator,
-) -> Callable[[Tensor], Coefficients]:
+def _reader(head: Head, covariance: Tensor | None, generator: torch.Generator) -> Read:
     """Coefficients at states (sets * stretches,); in one dimension each set has its own parameters."""
     if not isinstance(head, LinearHead) or head.dim > 1 or covariance is None:
-        return read(head)
+        return coefficients_of(head)
     values, vectors = torch.linalg.eigh(covariance)
     spread = vectors * values.clamp(min=0).sqrt()
     origin, end = head.bounds[0]

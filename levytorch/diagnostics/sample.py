@@ -29,7 +29,7 @@ from levytorch.convert import Integers
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
 from levytorch.data.transitions import Membership
-from levytorch.diagnostics.chain import Chain, follows, starts_within
+from levytorch.diagnostics.chain import Chain, T, follows, starts_within
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
@@ -170,7 +170,7 @@ def data_for(recovery: Any, data: Any, seed: int = 0) -> tuple[Recovery, Chain]:
     return without_covariates(recovery, transitions)[0], Chain.of(recovery, transitions)
 
 
-def subsample(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:
+def subsample(transitions: T, most: int, seed: int, block: int = BLOCK) -> T:
     """At most about `most` pairs, in blocks of neighbours, in the order of the data."""
     if len(transitions) <= most:
         return transitions

@@ -9,7 +9,7 @@ from scipy.stats import binom, kstest
 
 from levytorch import Dynamics, LevyStep, Trajectories, recover, simulate
 from levytorch.diagnostics import diagnose
-from levytorch.diagnostics.chain import follows
+from levytorch.diagnostics.chain import Chain, follows
 from levytorch.diagnostics.predictive import paths_of, windows_of
 from levytorch.diagnostics.sample import Region
 from levytorch.errors import LevytorchWarning
@@ -41,7 +41,9 @@ def test_windows_share_no_pair_and_follow_the_data():
     mask = torch.ones(len(data), dtype=torch.bool)
     mask[45::77] = False
     data = data[mask]
-    found = windows_of(walk()[1].head, data, Region(), (1, 3, 10), 1000, torch.Generator().manual_seed(0))
+    fit = walk()[1]
+    chain = Chain.of(fit, data)
+    found = windows_of(fit.head, chain, Region(), (1, 3, 10), 1000, torch.Generator().manual_seed(0))
     linked, used = follows(data), torch.zeros(len(data), dtype=torch.int64)
     for k, windows in found.items():
         assert len(windows.x) > 10
@@ -58,7 +60,8 @@ def test_windows_share_no_pair_and_follow_the_data():
 def test_paths_have_the_law_of_the_fit():
     """Constants: a path of k steps is one of k dt, and frozen or followed coefficients are the same."""
     data, found = walk()
-    windows = windows_of(found.head, data, Region(), (10,), 200, torch.Generator().manual_seed(0))[10]
+    chain = Chain.of(found, data)
+    windows = windows_of(found.head, chain, Region(), (10,), 200, torch.Generator().manual_seed(0))[10]
     one_step = found.coefficients(windows.x[:1])
     law = LevyStep(*(float(v) for v in one_step), 10 * DT)
     for substeps in (1, 3):
@@ -163,7 +166,9 @@ def test_a_fit_that_wanders_off_does_not_range_like_the_data():
 def test_windows_do_not_begin_at_regular_places():
     """One long run: steps at full hours were all that windows of ten saw."""
     data = simulate(Dynamics.named("constant"), 1, 6000, DT, seed=100).transitions()
-    found = windows_of(walk()[1].head, data, Region(), (1, 3, 10, 30), 480, torch.Generator().manual_seed(0))
+    fit = walk()[1]
+    chain = Chain.of(fit, data)
+    found = windows_of(fit.head, chain, Region(), (1, 3, 10, 30), 480, torch.Generator().manual_seed(0))
     for windows in found.values():
         rows = torch.searchsorted(torch.arange(len(data)), torch.nonzero(torch.isin(data.x, windows.x)).reshape(-1))
         phases = torch.bincount(rows % 10, minlength=10).double()
