@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from levytorch.law import mixture_torch
+from levytorch.law import mixture_torch, threads
 from levytorch.law.mixture_torch import gaussian, spectrum
 
 TINY = 1e-280  # keeps a length differentiable at zero
@@ -107,10 +107,10 @@ def _angle_density(d: int) -> float:
     return math.gamma(0.5 * d) / (math.sqrt(math.pi) * math.gamma(0.5 * (d - 1)))
 
 
-def _directions_needed(c: Tensor, m: Tensor) -> int:
-    inside = m < c
-    ratio = float((m / c.clamp_min(1e-300))[inside].max()) if bool(inside.any()) else 0.0
-    return int(min(256, max(8, math.ceil(36.0 / max(-math.log(max(ratio, 1e-12)), 0.14)))))
+def _directions_needed(c: Tensor, m: Tensor) -> Tensor:
+    """Directions that resolve the distance to the sphere of radius c from a point m < c away from its center."""
+    ratio = (m / c.clamp_min(1e-300)).clamp(1e-12, 1.0)
+    return torch.ceil(36.0 / (-torch.log(ratio)).clamp_min(0.14)).clamp(8, 256)
 
 
 def mass_beyond(dim: int, c: Tensor, shift: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None) -> Tensor:
@@ -122,10 +122,9 @@ def mass_beyond(dim: int, c: Tensor, shift: Tensor, A: Tensor, B: Tensor, alpha:
     outside = (shift.detach().norm(dim=1) >= c.detach()).nonzero()[:, 0]
     inside = (shift.detach().norm(dim=1) < c.detach()).nonzero()[:, 0]
     out = torch.zeros_like(c)
-    for rows, function in ((inside, _from_inside), (outside, _from_outside)):
+    for rows, masses in ((inside, _from_inside), (outside, partial(_apply, _from_outside))):
         if len(rows):
-            found = _apply(function, *(t[rows] for t in (c, shift, A, B, alpha, *rate)))
-            out = out.index_copy(0, rows, found)
+            out = out.index_copy(0, rows, masses(*(t[rows] for t in (c, shift, A, B, alpha, *rate))))
     return out
 
 
@@ -138,7 +137,8 @@ def _axial(dim: int, c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, 
         return radial_mass(dim, radius.reshape(-1), A_, B_, alpha_, lam_).reshape(radius.shape)
 
     c1, m1, inside = c[:, None], m[:, None], m.detach() < c.detach()
-    cos, weight = _axial_rule(dim, _directions_needed(c.detach(), m.detach()))
+    needed = _directions_needed(c.detach(), m.detach())[m.detach() < c.detach()]
+    cos, weight = _axial_rule(dim, int(needed.max()) if len(needed) else 8)
     sin2 = (1.0 - cos * cos).clamp_min(0.0)
     leaving = (m1 * cos + torch.sqrt((c1 * c1 - m1 * m1 * sin2).clamp_min(0.0) + TINY)).clamp_min(0.0)
     from_inside = (beyond(leaving) * weight).sum(-1)
@@ -173,11 +173,68 @@ def _directions(d: int, n: int) -> tuple[Tensor, Tensor]:
     return e, torch.full((N_DIRECTIONS,), 1.0 / N_DIRECTIONS, dtype=torch.float64)
 
 
-def _sides(A: Tensor) -> int:
-    """Directions along a circle that resolve the ellipses of A."""
-    l = torch.linalg.eigvalsh(A.detach())
-    condition = float((l[:, -1] / l[:, 0].clamp_min(1e-6 * l[:, -1]).clamp_min(1e-300)).max())
-    return int(min(400, max(24, 2 * math.ceil(16.0 * math.sqrt(condition)))))
+def _sides(A: Tensor) -> Tensor:
+    """Directions along a circle that resolve each of the ellipses of A (n,)."""
+    l = torch.linalg.eigvalsh(A)
+    condition = l[:, -1] / l[:, 0].clamp_min(1e-6 * l[:, -1]).clamp_min(1e-300)
+    return (2.0 * torch.ceil(16.0 * torch.sqrt(condition))).clamp(24, 400)
+
+
+class _Inside(Function):
+    """P(|Y - m| > c) with a matrix, where |m| < c, by the compiled kernel; differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: bool, c: Tensor, shift: Tensor, A: Tensor, *rest: Tensor) -> Tensor:
+        d = shift.shape[1]
+        needed = _sides(A)
+        if d == 2:
+            needed = torch.maximum(needed, _directions_needed(c, shift.norm(dim=1)).to(needed))
+            needed = torch.ceil(needed / 24) * 24
+        else:
+            needed = torch.ceil(needed.clamp_max(32) / 8) * 8
+        # mass, and its derivatives in c, shift, A, B, alpha, tempering
+        out = [c.new_empty(t.shape) for t in (c, c, shift, A, c, c, c)]
+        for n in needed.unique().tolist():
+            rows = (needed == n).nonzero()[:, 0]
+            for whole, part in zip(out, _inside_rows(int(n), grad, *(t[rows] for t in (c, shift, A, *rest)))):
+                whole[rows] = part
+        ctx.save_for_backward(*out[1:])
+        return out[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad[1:]
+        slopes = ctx.saved_tensors[: len(needs)]
+        return (None, *(
+            g.reshape(-1, *[1] * (slope.dim() - 1)) * slope if need else None for need, slope in zip(needs, slopes)
+        ))  # fmt: skip
+
+
+def _inside_rows(
+    n: int, grad: bool, c: Tensor, shift: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *rate: Tensor
+) -> list[Tensor]:
+    """Mass and derivatives of samples for which n directions along a circle are enough."""
+    from levytorch.law.ball_kernels import inside
+
+    e, share = (t.numpy() for t in _directions(shift.shape[1], n))
+    widest = torch.linalg.eigvalsh(A)[:, -1].clamp_min(0.0)
+    nearest = (c - shift.norm(dim=1)).clamp_min(0.0)
+    out = [c.new_empty(t.shape) for t in (c, c, shift, A, c, c, c)]
+    for rows, nodes in mixture_torch.shared_times(widest, nearest**2, B, alpha, rate[0] if rate else None):
+        own = [t[rows].numpy() for t in (c, shift, 0.5 * (A + A.transpose(1, 2)), B, alpha)]
+        found = [t[rows].numpy() for t in out]
+        lam = rate[0][rows].numpy() if rate else np.zeros(len(rows))
+        threads.in_blocks(inside, len(rows), *own, lam, e, share, *nodes, grad, *found, grain=8)
+        for whole, part in zip(out, found):
+            whole[rows] = torch.from_numpy(part)
+    return out
+
+
+def _from_inside(*inputs: Tensor) -> Tensor:
+    # inside an autograd.Function grad mode is always off, so it is read here
+    mass: Tensor = _Inside.apply(torch.is_grad_enabled() and any(t.requires_grad for t in inputs), *inputs)
+    return mass
 
 
 def _along(e: Tensor, A: Tensor, radius: Tensor, s: Tensor) -> Tensor:
@@ -187,23 +244,6 @@ def _along(e: Tensor, A: Tensor, radius: Tensor, s: Tensor) -> Tensor:
     log_det, a = gaussian(e.reshape(n * k, d), A[:, None].expand(n, k, d, d).reshape(n * k, d, d), times)
     tail = gamma_tail(d, 0.25 * (radius * radius).reshape(n * k, 1) * a)
     return (torch.exp(-0.5 * log_det - 0.5 * d * torch.log(a)) * tail).reshape(n, k, -1)
-
-
-def _from_inside(c: Tensor, shift: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *rate: Tensor) -> Tensor:
-    d = shift.shape[1]
-    length = shift.detach().norm(dim=1)
-    e, weight = _directions(d, max(_sides(A), _directions_needed(c.detach(), length)) if d == 2 else min(_sides(A), 32))
-    along = shift @ e.T
-    root = torch.sqrt((c[:, None] ** 2 - ((shift * shift).sum(1, keepdim=True) - along * along)).clamp_min(0.0) + TINY)
-    leaving = along + root
-
-    def at(s: Tensor, rows: Tensor) -> Tensor:
-        vectors = e.expand(len(rows), *e.shape)
-        return (_along(vectors, A[rows], leaving[rows], s) * weight[:, None]).sum(1)
-
-    widest = spectrum(shift.detach(), A.detach())[0].amax(1)
-    nearest = (c.detach() - length).clamp_min(0.0)
-    return mixture_torch.over_times(at, widest, nearest**2, B, alpha, rate[0] if rate else None)
 
 
 def _from_outside(c: Tensor, shift: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *rate: Tensor) -> Tensor:

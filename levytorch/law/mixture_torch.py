@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.convert import Array
 from levytorch.law.mixture import DROP, FINE, NARROW, SHIFT, WIDTH, H, Panel, panel, panel_index
 
 SCAN = 1.0  # step of the coarse look at the exponents
@@ -67,21 +68,47 @@ def over_times(
     return torch.cat(pieces)[torch.argsort(torch.cat(places))]
 
 
+@torch.no_grad()
+def shared_times(
+    l: Tensor, square: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None
+) -> Iterator[tuple[Tensor, list[Array]]]:
+    """Rows of samples that share nodes of the random time, as in `over_times`: u, the logarithms of the weights, and
+    the derivatives of both in alpha, (1, m), or (rows, m) where alpha differs.
+    """
+    for rows, table in _panels(alpha, len(l)):
+        own: list[Any] = list(_rows(rows, l, l, B, alpha, lam)[2:])
+        some = (l, square) if rows is None else (l[rows], square[rows])
+        same = bool((own[1] == own[1][0]).all())
+        given = own[1][:1] if same else own[1]
+        for part, v, h in plan(some[0][:, None], some[1][:, None], 0, own[0], given, own[2], table):
+            if same:
+                u, weight, *slopes = _nodes_between(v, h, float(given))
+            else:
+                a = own[1][part]
+                found: Any = torch.func.jvp(partial(_u_and_weight, v, table), (a,), (torch.ones_like(a),))
+                (u, weight), slopes = found
+            columns = [t.reshape(-1, len(v)).contiguous().numpy() for t in (u, math.log(h) + weight, *slopes)]
+            yield (part if rows is None else rows[part]), columns
+
+
 def _moving_nodes(v: Tensor, h: float, alpha: Tensor, table: Panel) -> tuple[Tensor, Tensor]:
     """u and the logarithm of the weight; where all alpha are the same the nodes are computed once, and each sample
     keeps its own first derivative in alpha.
     """
     if bool((alpha.detach() != alpha.detach()[0]).any()):
         return nodes(v, alpha, table)[:2]
-    low, high = (STRETCH * math.floor(float(end) / STRETCH) for end in (v[0], v[-1] + STRETCH))
-    first = round((float(v[0]) - low) / h)  # nodes begin at whole numbers
-    u, weight, u_slope, weight_slope = (
-        t[first : first + len(v)] for t in _nodes_of(float(alpha.detach()[0]), h, low, high)
-    )
+    u, weight, u_slope, weight_slope = _nodes_between(v, h, float(alpha.detach()[0]))
     if not (torch.is_grad_enabled() and alpha.requires_grad):
         return u, weight
     change = (alpha - alpha.detach())[:, None]
     return u + u_slope * change, weight + weight_slope * change
+
+
+def _nodes_between(v: Tensor, h: float, alpha: float) -> list[Tensor]:
+    """u, the logarithm of the weight and their derivatives in one alpha at the nodes v, a step h apart."""
+    low, high = (STRETCH * math.floor(float(end) / STRETCH) for end in (v[0], v[-1] + STRETCH))
+    first = round((float(v[0]) - low) / h)  # nodes begin at whole numbers
+    return [t[first : first + len(v)] for t in _nodes_of(alpha, h, low, high)]
 
 
 @lru_cache(maxsize=16)
@@ -91,8 +118,12 @@ def _nodes_of(alpha: float, h: float, low: float, high: float) -> tuple[Tensor, 
     v = low + h * torch.arange(round((high - low) / h), dtype=torch.float64)
     one = torch.tensor([alpha], dtype=torch.float64)
     with torch.no_grad():
-        found: Any = torch.func.jvp(lambda a: nodes(v, a, table)[:2], (one,), (torch.ones_like(one),))
+        found: Any = torch.func.jvp(partial(_u_and_weight, v, table), (one,), (torch.ones_like(one),))
     return *found[0], *found[1]
+
+
+def _u_and_weight(v: Tensor, table: Panel, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    return nodes(v, alpha, table)[:2]
 
 
 def _weights(B: Tensor, alpha: Tensor, lam: Tensor | None, table: Panel, v: Tensor, h: float) -> tuple[Tensor, Tensor]:

@@ -212,6 +212,38 @@ def test_mass_outside_of_a_disc(center):
     assert torch.autograd.gradcheck(mass, given, atol=1e-7)
 
 
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("center", [0.1, 5.0])  # the drifted position lies inside of the ball, and outside
+def test_derivatives_of_the_mass_with_a_matrix(d, center):
+    _, b, factor, D_f, alpha, dt, lam = sample(d, 2)
+    middle = torch.full((2, d), center, dtype=D)
+    middle[1, 0] *= 0.5
+    given = [torch.tensor([2.0, 3.0], dtype=D, requires_grad=True), middle.requires_grad_(), factor, D_f, alpha, lam]
+
+    def mass(c, m, factor, D_f, alpha, lam):
+        return tail_probability(c, m, b.detach(), factor @ factor.T, D_f, alpha, dt.detach(), dim=d, tempering=lam)
+
+    assert torch.autograd.gradcheck(mass, given, atol=1e-7)
+
+
+def test_masses_of_many_states_are_those_of_each():
+    """Condition numbers from 1 to 1e4, which need different numbers of directions, and alpha of several panels."""
+    rng = np.random.default_rng(5)
+    n = 12
+    angle, ratio = rng.uniform(0, 3, n), 10 ** rng.uniform(0, 4, n)
+    Q = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], 1).reshape(n, 2, 2)
+    A = torch.tensor(Q * np.stack([np.ones(n), 1 / ratio], 1)[:, None, :] @ Q.transpose(0, 2, 1))
+    c, B, alpha = (
+        torch.tensor(v) for v in (rng.uniform(1, 9, n), 10 ** rng.uniform(-2, 1, n), rng.uniform(0.2, 0.9, n))
+    )
+    A = 0.5 * (A + A.transpose(1, 2))
+    center = torch.tensor(rng.standard_normal((n, 2)))
+    together = tail_probability(c, center, 0.0, A, B, alpha, 1.0, dim=2)
+    for i in range(n):
+        alone = tail_probability(c[i], center[i], 0.0, A[i], B[i], alpha[i], 1.0, dim=2)
+        assert abs(float(alone / together[i]) - 1) <= 1e-12
+
+
 @pytest.mark.parametrize(("d", "allowed"), [(2, 0.0), (3, 0.0), (5, 0.01)])
 def test_samples_with_a_matrix(d, allowed):
     """The share of samples beyond a distance, against the mass; beyond three dimensions the mass is good to 1 %."""
