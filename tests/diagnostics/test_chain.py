@@ -56,7 +56,7 @@ def test_a_series_of_wrapped_angles(turn):
     x = first.head.grid(16)
     assert bool(((second.D_f(x) - first.D_f(x)).abs() < 0.5 * first.std(x)[2]).all())
     assert bool(((second.D_o(x) - first.D_o(x)).abs() < 0.5 * first.std(x)[1]).all())
-    diagnosis = quiet(diagnose, second, folded, checks=("fit", "predictive"))
+    diagnosis = quiet(diagnose, second, folded, checks=("fit", "predictive", "step_size"))
     assert not diagnosis.alarms
 
 
@@ -90,7 +90,7 @@ def volatile_day(seed: int, n: int, memory: float) -> Trajectories:
 def checked(memory: float):
     data = volatile_day(1, 12_000, memory).transitions()
     found = quiet(recover, data, alpha=0.7, n_basis=1, modulation=24.0, n_modulation=5)
-    return quiet(diagnose, found, data, checks=("fit", "predictive"))
+    return quiet(diagnose, found, data, checks=("fit", "predictive", "step_size"))
 
 
 @pytest.mark.long
