@@ -76,12 +76,13 @@ class NoisyFit:
         return self.filter.steps(self.s)
 
     def log_p_at(self, move: Tensor) -> Tensor:
-        """The same after a move of the parameters."""
+        """The same after a move of the parameters; that of log s is limited, since noise near zero leaves it open."""
         head = self.filter.head
         theta = head.flat()
         head.set_flat(theta + move[:-1])
+        factor = math.exp(min(max(float(move[-1]), -_FARTHEST), _FARTHEST))
         try:
-            return self.filter.steps(min(self.s * math.exp(float(move[-1])), self.filter.reach))
+            return self.filter.steps(min(self.s * factor, self.filter.reach))
         finally:
             head.set_flat(theta)
 

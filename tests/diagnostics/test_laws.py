@@ -73,7 +73,7 @@ def test_tempered_data(tempered):
         report = diagnose(found, tempered, checks=["laws"])
     laws = report.laws
     rows = {row.model: row for row in laws.rows}
-    assert set(rows) == {"Gaussian", "stable", "tempered", "Student t", "NIG"}
+    assert set(rows) == {"Gaussian", "stable", "stable, noise", "tempered", "Student t", "NIG"}
     assert laws.held_out
     assert rows["tempered"].log_likelihood > rows["stable"].log_likelihood > rows["Gaussian"].log_likelihood
     # D_o has vanished from both fits with jumps: b, D_f and alpha are left, and the tempering
@@ -108,7 +108,7 @@ def test_functions_of_x_and_a_penalty():
     found = recover(data, alpha=0.5, n_basis=7, law="frozen")
     laws = diagnose(found, data, checks=["laws"]).laws
     rows = {row.model: row for row in laws.rows}
-    assert set(rows) == {"Gaussian", "stable", "tempered"}  # the others are for constants
+    assert set(rows) == {"Gaussian", "stable", "stable, noise", "tempered"}  # the others are for constants
     assert rows["stable"].parameters < 22
     assert abs(rows["tempered"].log_likelihood - rows["stable"].log_likelihood) * len(data) < 5
     assert np.isfinite([row.std for row in laws.rows]).all()
