@@ -8,7 +8,7 @@ python benchmarks/simulated.py all          all of them, seed after seed
 python benchmarks/simulated.py summary      the tables, from what the others have written
 
 Every number is a row of a CSV (--results), appended as soon as it is there; rows that are there are not made again.
-On the variable example the exact law is fitted to the same data.
+On the variable example the exact law is fitted to the same data, and to whole data the frozen and the corrected one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import argparse
 import csv
 import math
 import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,10 @@ FIELDS = (*KEY, "quantity", "value", "command", "commit")
 HERE = Path(__file__).parent / "results" / "simulated.csv"
 FIELD = 64  # states at which mean error fields are kept, in one dimension
 
+LAWS = ("frozen", "corrected", "simulated", "exact")
+
 Rows = Iterator[tuple[str, float | str]]
+Quantities = dict[str, dict[int, Any]]
 
 
 class Results:
@@ -120,7 +124,7 @@ def variable(results: Results, n: int, seed: int, kinds: list[str]) -> None:
         return simulate(TRUTH, n, 40, DT, substeps=20, order=2, seed=seed).transitions()
 
     for kind in kinds:
-        for law in ("simulated", "exact"):
+        for law in ("simulated", "exact", *(("corrected", "frozen") if kind == "unbiased" else ())):
 
             def rows(kind: str = kind, law: str = law) -> Rows:
                 data = pairs() if kind == "unbiased" else pairs().censor(**THRESHOLDS, seed=seed)
@@ -236,9 +240,9 @@ def network(results: Results, n: int, seed: int) -> None:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> dict[tuple[str, ...], dict[str, dict[int, Any]]]:
+def read(path: Path) -> dict[tuple[str, ...], Quantities]:
     """(study, data, trajectories, law) -> quantity -> seed -> value; an array for a field."""
-    out: dict[tuple[str, ...], dict[str, dict[int, Any]]] = {}
+    out: dict[tuple[str, ...], Quantities] = {}
     for row in csv.DictReader(path.open()):
         key = (row["study"], row["data"], row["trajectories"], row["law"])
         values = [float(v) for v in row["value"].split()]
@@ -257,48 +261,57 @@ def true_fields(study: str, kind: str) -> dict[str, Tensor]:
     return {name: v[:: len(X) // FIELD] for name, v in zip(NAMES, values)}
 
 
+def percents(values: Iterable[float], digits: int) -> str:
+    return ", ".join(f"{100 * v:.{digits}f}" for v in values)
+
+
 def summary(path: Path) -> None:
-    """Markdown."""
+    """Markdown: a table per study, and what its figures are compared with."""
     found = read(path)
-    print("| study | data | trajectories | law | seeds | b, D_o, D_f | mean error field | coverage | share | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    for study in sorted({key[0] for key in found}):
+        print(f"\n{study}: errors are medians over seeds; in brackets the part of the mean error field that is noise\n")
+        print("| data | trajectories | law | seeds | b, D_o, D_f | mean error field | coverage | added | seconds |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        of_study = [(key, q) for key, q in found.items() if key[0] == study]
+        for (_, kind, n, law), q in sorted(of_study, key=lambda item: (*item[0][:3], LAWS.index(item[0][3]))):
+            errors = percents((np.median(list(q[f"error_{c}"].values())) for c in NAMES), 2)
+            means, noises = zip(*(mean_field(q, c, true_fields(study, kind)[c]) for c in NAMES))
+            inside, added = "-", "-"
+            if "coverage_b" in q:
+                inside = percents((np.mean(list(q[f"coverage_{c}"].values())) for c in NAMES), 0)
+            if "law/simulation_share" in q:
+                added = percents([max(q["law/simulation_share"].values())], 1)
+            seconds = f"{np.median(list(q['seconds'].values())):.0f}"
+            fields = f"{percents(means, 2)} ({percents(noises, 2)})"
+            print("|", " | ".join([kind, n, law, str(len(q["error_b"])), errors, fields, inside, added, seconds]), "|")
+    print()
     for (study, kind, n, law), q in sorted(found.items()):
-        errors = ", ".join(f"{100 * np.median(list(q[f'error_{c}'].values())):.2f}" for c in NAMES)
-        true, means = true_fields(study, kind), []
-        for name in NAMES:
-            field = np.mean(list(q[f"field_{name}"].values()), axis=0)
-            means.append(f"{100 * np.linalg.norm(field) / float(true[name].norm()):.2f}")
-        inside = "-"
-        if "coverage_b" in q:
-            inside = ", ".join(f"{100 * np.mean(list(q[f'coverage_{c}'].values())):.0f}" for c in NAMES)
-        share = "-"
-        if "law/simulation_share" in q:
-            share = f"{100 * max(q['law/simulation_share'].values()):.1f}"
-        seconds = f"{np.median(list(q['seconds'].values())):.0f}"
-        cells = [study, kind, n, law, str(len(q["error_b"])), errors, ", ".join(means), inside, share, seconds]
-        print("| " + " | ".join(cells) + " |")
-    against_exact(found)
+        other = "exact" if study == "variable" else "frozen"
+        if law == "simulated" and (study, kind, n, other) in found:
+            against(f"{study}, {kind}, {n} trajectories", q, other, found[study, kind, n, other])
 
 
-def against_exact(found: dict[tuple[str, ...], dict[str, dict[int, Any]]]) -> None:
-    """Geometric means over seeds of the errors on the variable example over those of the exact law on the same data."""
-    for (study, kind, n, law), q in sorted(found.items()):
-        exact = found.get((study, kind, n, "exact"))
-        if study != "variable" or law != "simulated" or exact is None:
-            continue
-        ratios = {
-            c: [
-                value / exact[f"error_{c}"][seed] for seed, value in q[f"error_{c}"].items() if seed in exact["error_b"]
-            ]
-            for c in NAMES
-        }
-        if ratios["b"]:
-            each = ", ".join(f"{c} {math.exp(np.mean(np.log(ratios[c]))):.3f}" for c in NAMES)
-            whole = math.exp(np.mean([np.mean(np.log(ratios[c])) for c in NAMES]))
-            print(
-                f"\n{kind}, {n} trajectories, {len(ratios['b'])} seeds: errors over the exact law's: {each}; ", end=""
-            )
-            print(f"together {whole:.3f}")
+def mean_field(q: Quantities, name: str, true: Tensor) -> tuple[float, float]:
+    """Relative L2 norm of the mean over seeds of an error field, and what it would be by the scatter of seeds alone."""
+    fields = np.array(list(q[f"field_{name}"].values()))
+    size = float(true.norm())
+    noise = fields.var(axis=0, ddof=1).sum() / len(fields) if len(fields) > 1 else math.inf
+    return float(np.linalg.norm(fields.mean(axis=0))) / size, math.sqrt(noise) / size
+
+
+def against(title: str, q: Quantities, law: str, other: Quantities) -> None:
+    """Geometric means over seeds of errors and seconds over those of another law on the same data."""
+    logs = {}
+    for name in (*(f"error_{c}" for c in NAMES), "seconds"):
+        seeds = sorted(set(q[name]) & set(other[name]))
+        logs[name] = np.array([math.log(q[name][s] / other[name][s]) for s in seeds])
+    logs["together"] = np.mean([logs[f"error_{c}"] for c in NAMES], axis=0)
+    each = []
+    for name, values in logs.items():
+        spread = 2 * values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+        low, mean, high = (math.exp(min(values.mean() + k * spread, 99)) for k in (-1, 0, 1))
+        each.append(f"{name} {mean:.3f} ({low:.2f}-{high:.2f})" if len(values) > 1 else f"{name} {mean:.3f}")
+    print(f"{title}, {len(logs['seconds'])} seeds, over those of law {law}: {', '.join(each)}")
 
 
 def main() -> None:
@@ -314,8 +327,7 @@ def main() -> None:
     if options.study == "summary":
         summary(options.results)
         return
-    command = f"benchmarks/simulated.py {options.study} --seeds {options.seeds} --first {options.first}"
-    results = Results(options.results, command)
+    results = Results(options.results, " ".join(["benchmarks/simulated.py", *sys.argv[1:]]))
     for seed in range(options.first, options.first + options.seeds):
         if options.study in ("variable", "all"):
             variable(results, options.trajectories or 100_000, seed, options.data or list(TAILS))
