@@ -20,7 +20,7 @@ from levytorch.data.arrays import row_selection
 from levytorch.data.memory import follows as following
 from levytorch.errors import InputError
 from levytorch.spaces import coordinates, space_of
-from levytorch.training.inputs import FittedMemory, without_covariates
+from levytorch.training.inputs import FittedMemory, with_inputs_of, without_covariates
 from levytorch.training.recovery import Recovery
 
 T = TypeVar("T", bound=Transitions)
@@ -48,10 +48,12 @@ class Chain(Transitions):
     @classmethod
     def of(cls, recovery: Recovery, transitions: Transitions) -> Chain:
         """The pairs of `transitions` that start where the recovery was fitted, without covariates if it has some."""
-        memory = recovery.memory
-        recovery, free, filled = without_covariates(recovery, transitions)
-        means = None if memory is None else memory.rule.means(transitions)[0][filled]
-        transitions = transitions if filled is None else transitions[filled]
+        memory, means = recovery.memory, None
+        if memory is not None:
+            transitions, _ = with_inputs_of(recovery, transitions)
+            assert transitions.inputs is not None
+            means = transitions.inputs[:, -len(memory.half_lives) :].exp()
+        recovery, free = without_covariates(recovery, transitions)
         new = cls.__new__(cls)
         new.__dict__.update(vars(free))
         space = space_of(recovery.head)

@@ -28,6 +28,7 @@ from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.training.controlled import CellParts, ControlledRecovery
+from levytorch.training.memory import range_of_f, with_shared_memory
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.settings import FitSettings
@@ -41,7 +42,7 @@ _ONE_SIDED = 1.6449  # standard errors
 def recover_by_action(
     transitions: Transitions, settings: FitSettings, fit: Fitting, shared: Sequence[str]
 ) -> ControlledRecovery:
-    """One head per action; alpha, tempering and the coefficients named in `shared` are the same for all."""
+    """One head per action; alpha, tempering, memory and the coefficients named in `shared` are the same for all."""
     names = check_shared(shared, settings)
     transitions, own = common_settings(transitions, settings)
     with warnings.catch_warnings():
@@ -58,8 +59,11 @@ def by_action(transitions: Transitions) -> list[tuple[Any, Transitions]]:
 
 def common_settings(transitions: Transitions, settings: FitSettings) -> tuple[Transitions, FitSettings]:
     """What all fits have in common, from all pairs: units, so that parameters mean the same, the alpha of the
-    exponent in which a tempering is learned, and the window of a line (the pairs that start in it come back).
+    exponent in which a tempering is learned, the m of a memory, and the window of a line (the pairs that start in it
+    come back).
     """
+    if settings.memory is not None:
+        transitions, settings = with_shared_memory(transitions, settings)
     if settings.plain is None:
         return transitions, settings
     if not settings.head.repeats:
@@ -92,8 +96,13 @@ def recovery_of_actions(
     covariance = None
     if all(one.covariance is not None for one in found):
         covariance = torch.block_diag(*(one.covariance for one in found))  # fits that share nothing
-    if shared or settings.alpha.learned or settings.tempering.learned:
+    if shared or settings.alpha.learned or settings.tempering.learned or settings.memory is not None:
         covariance = share_among(found, shared, metrics)
+    if (memory := found[0].memory) is not None:
+        own = found[0].metrics["memory"] | {"f": range_of_f(memory)}
+        metrics["memory"] = own
+        for action, one in zip(actions, found):
+            one.metrics["memory"] = own | {"action": action}
     return ControlledRecovery(tuple(actions), tuple(found), covariance, counts, metrics)
 
 
@@ -109,16 +118,11 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
     names = (shared,) if isinstance(shared, str) else tuple(listed("shared", shared, f"name some of {NAMES}"))
     if not all(isinstance(name, str) and name in NAMES for name in names):
         raise InputError(
-            f"shared must name some of {NAMES}, found {shown(shared)}; alpha and tempering are always shared."
+            f"shared must name some of {NAMES}, found {shown(shared)}; alpha, tempering and memory are always shared."
         )
     if settings.drift == "mean":
         raise InputError(
             'drift "mean" must be fitted to pairs of one kind, found actions; pass actions=None, or drift="location".'
-        )
-    if settings.memory is not None:
-        raise InputError(
-            "memory must be fitted to pairs that follow each other, found actions, whose pairs are fitted separately; "
-            "pass actions=None, or leave memory out."
         )
     if settings.observation_noise is not None:
         raise InputError(
@@ -130,11 +134,11 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
             'alpha must be one number for all actions, found alpha="function": generators of different alpha cannot '
             'be averaged; give a number, or "learn".'
         )
-    learned = settings.alpha.learned or settings.tempering.learned
+    learned = settings.alpha.learned or settings.tempering.learned or settings.memory is not None
     if (names or learned) and (settings.plain is None or settings.plain["name"] not in LINEAR):
         raise InputError(
             "coefficients must be a linear head (Fourier, splines) where actions share something, found another; "
-            "leave shared out and give alpha and tempering as numbers."
+            "leave shared and memory out, and give alpha and tempering as numbers."
         )
     if names and settings.left_open:
         raise InputError(
@@ -194,8 +198,8 @@ def _judged(found: Sequence[Recovery]) -> dict[str, Any]:
 
 
 def _rows(head: Head, names: Sequence[str]) -> Tensor:
-    """Which parameters are shared, (P,) bool: those of the coefficients in `names`, of alpha and of tempering."""
-    shared = {*names, "alpha", "tempering"}
+    """Which parameters are shared, (P,) bool: those of the coefficients in `names`, of alpha, tempering and memory."""
+    shared = {*names, "alpha", "tempering", "clock"}
     return torch.cat([torch.full((size,), name in shared) for name, size in zip(head.layout.names, linear(head).sizes)])
 
 

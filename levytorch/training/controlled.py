@@ -25,6 +25,7 @@ from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, printable, reason
 from levytorch.policies import Policy, index_among
+from levytorch.training.inputs import FittedMemory
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
 from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.stored import stored_covariance, stored_metrics
@@ -222,6 +223,11 @@ class ClosedLoop(Recovery):
     """A Recovery of the system under a policy: a head that averages those of the actions."""
 
     policy: Any = None
+    of_actions: FittedMemory | None = None  # the memory that they share
+
+    @property
+    def memory(self) -> FittedMemory | None:
+        return self.of_actions
 
     def dynamics(self) -> Dynamics:
         loop = super().dynamics()
@@ -314,7 +320,15 @@ class ControlledRecovery(CountedActions):
 
     @property
     def n_parameters(self) -> float:
-        return sum(found.n_parameters for found in self.recoveries) - self.metrics.get("shared/freedom", 0)
+        shared = self.metrics.get("shared/freedom", 0)
+        if self.memory is not None and not math.isnan(self.memory.half_lives_std[0]):
+            shared += (len(self.recoveries) - 1) * len(self.memory.half_lives)
+        return sum(found.n_parameters for found in self.recoveries) - shared
+
+    @property
+    def memory(self) -> FittedMemory | None:
+        """The memory of the sizes of past steps, which all actions share."""
+        return self.one.memory
 
     def _index(self, action: Any) -> int:
         index = index_among(action, self.actions)
@@ -344,7 +358,7 @@ class ControlledRecovery(CountedActions):
         """
         pi = self.policy(policy)
         thin = self._told_extrapolation(pi, "of its action nearby")
-        metrics = {k: v for k, v in self.recoveries[0].metrics.items() if k in ("law", "dt")}
+        metrics = {k: v for k, v in self.recoveries[0].metrics.items() if k in ("law", "dt", "memory")}
         if self.support is not None:
             metrics["x_min"], metrics["x_max"] = self.support
         metrics["extrapolated"] = thin
@@ -355,6 +369,7 @@ class ControlledRecovery(CountedActions):
             covariance=self.covariance,
             metrics=metrics,
             policy=pi,
+            of_actions=self.memory,
         )
 
     def _averaged(self, pi: Policy) -> Head:

@@ -458,7 +458,8 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
         most = f"tempering is at most {bound:.3g} (95 %)" if bound < math.inf else "it does not bound the tempering"
         out.append(f"The data does not show that jumps are truncated: {most}.")
     if "shared/chi2" in details:
-        names = ["alpha", *(["tempering"] if "tempering_z" in details else []), *details["shared"]]
+        more = [name for name, key in (("tempering", "tempering_z"), ("memory", "memory")) if key in details]
+        names = ["alpha", *more, *details["shared"]]
         out.append(
             f"All actions share {', '.join(names)}: chi squared {details['shared/chi2']:.1f} with "
             f"{details['shared/freedom']} degrees of freedom."

@@ -100,13 +100,18 @@ def head_of_inputs(head: Head, data: Transitions, settings: FitSettings, guess: 
     assert data.inputs is not None
     if settings.n_action is not None:
         return _head_of_action(linear(head), data.inputs, settings.n_action, guess)
-    covariates = [settings.modulation] if settings.modulation is not None else []
-    if isinstance(settings.memory, Memory):
-        covariates += [Covariate(f"log m, half-life {h:.4g}") for h in settings.memory.half_lives]
-    out = ClockedHead(linear(head), Clock.of(covariates, data.inputs))
+    out = ClockedHead(linear(head), settings.clock or clock_of(data.inputs, settings))
     with torch.no_grad():
         out.gamma.copy_(_first_guess(out.clock, data))
     return out
+
+
+def clock_of(inputs: Tensor, settings: FitSettings) -> Clock:
+    """The clock of these covariates, (n, number of covariates)."""
+    covariates = [settings.modulation] if settings.modulation is not None else []
+    if isinstance(settings.memory, Memory):
+        covariates += [Covariate(f"log m, half-life {h:.4g}") for h in settings.memory.half_lives]
+    return Clock.of(covariates, inputs)
 
 
 @torch.no_grad()
@@ -154,14 +159,14 @@ def modulation_of(recovery: Recovery) -> Modulation | None:
     return Modulation(head.clock, head.gamma.detach(), own, periodic[0])
 
 
-def without_covariates(recovery: Recovery, transitions: Transitions) -> tuple[Recovery, Transitions, Tensor | None]:
+def without_covariates(recovery: Recovery, transitions: Transitions) -> tuple[Recovery, Transitions]:
     """The recovery of the state alone, at f = 1, and pairs that are to it what these are to the whole recovery.
 
-    Also which pairs these are, (n,) bool, where some are left out because a memory had not filled; otherwise None.
+    Pairs for which a memory had not filled are left out.
     """
-    head, filled = recovery.head, None
+    head = recovery.head
     if isinstance(head, ClockedHead):
-        transitions, filled = with_inputs_of(recovery, transitions)
+        transitions, _ = with_inputs_of(recovery, transitions)
         assert transitions.inputs is not None
         f = (head.gamma.detach() @ head.clock.functions(transitions.inputs)).exp()
         plain, kept = head.without_clock()
@@ -172,12 +177,12 @@ def without_covariates(recovery: Recovery, transitions: Transitions) -> tuple[Re
     elif (modulation := modulation_of(recovery)) is not None:
         f = modulation(covariate_of(transitions))
     else:
-        return recovery, transitions, None
+        return recovery, transitions
     more = (f - 1) * transitions.dt
     b = recovery.b(transitions.x)
     dx = transitions.dx + b * (more if b.dim() == 1 else more.unsqueeze(1))
     moved: dict[str, Any] = {"dx": dx, "dt": transitions.dt + more, "membership": transitions.membership}
-    return recovery, Transitions._build(transitions.x, **moved, dropped=transitions.dropped), filled
+    return recovery, Transitions._build(transitions.x, **moved, dropped=transitions.dropped)
 
 
 def _strengths_of_states(head: ClockedHead, strengths: Any) -> Any:
@@ -191,15 +196,23 @@ def _strengths_of_states(head: ClockedHead, strengths: Any) -> Any:
 
 
 def with_inputs_of(recovery: Recovery, transitions: Transitions) -> tuple[Transitions, Tensor | None]:
-    """Pairs with the covariates that a fit has taken, and which of those given they are, where a memory had to fill."""
+    """Pairs with the covariates that a fit has taken, and which of those given they are, where a memory had to fill.
+
+    Of the fit of one action with memory these are its own pairs; those given are the pairs of all actions.
+    """
     rule, head = memory_of(recovery), recovery.head
     assert isinstance(head, ClockedHead)
+    if transitions.inputs is not None:
+        return transitions, None
     columns, filled = [], None
     if len(head.clock.covariates) > (0 if rule is None else len(rule.half_lives)):
         columns.append(covariate_of(transitions).unsqueeze(1))
     if rule is not None:
         log_m, filled = rule.inputs(transitions)
         columns.append(log_m)
+        action = recovery.metrics["memory"].get("action")
+        if action is not None and action in transitions.actions:
+            filled &= transitions.action_codes == transitions.actions.index(action)
     pairs = transitions.with_inputs(torch.cat(columns, dim=1))
     return (pairs if filled is None else pairs[filled]), filled
 

@@ -33,7 +33,7 @@ from levytorch.simulation.euler import initial_states
 from levytorch.spaces import space_of
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.inputs import FittedMemory, action_of, covariate_of
+from levytorch.training.inputs import FittedMemory, action_of, check_inputs, clock_of, covariate_of
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import constants, guess_from, starting_head
 
@@ -238,6 +238,8 @@ def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, 
     if settings.memory is None:
         return data.with_inputs(columns[0]), settings
     rule = settings.memory
+    if settings.clock is not None:  # of pairs that have their inputs
+        return data, settings
     if isinstance(rule, str):
         rule, profile = learned_memory(data, settings)
         settled = replace(settings, profile=profile.report(rule))
@@ -255,6 +257,14 @@ def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, 
     data = data.with_inputs(torch.cat([*columns, inputs], dim=1))
     data = data._take(filled, {UNFILLED: int((~filled).sum())})
     return data, settled
+
+
+def with_shared_memory(data: Transitions, settings: FitSettings) -> tuple[Transitions, FitSettings]:
+    """The pairs of all actions with their m, and settings for the fits of some of them each."""
+    check_inputs(data, settings)
+    data, settings = with_inputs(data, settings)
+    assert data.inputs is not None
+    return data, replace(settings, clock=clock_of(data.inputs, settings))
 
 
 def settled_memory(settings: FitSettings) -> dict[str, Any] | None:
@@ -338,7 +348,6 @@ def chain_of(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """States and m after each of some steps."""
     rule, head = memory.rule, recovery.head
-    assert isinstance(head, ClockedHead)
     space, dt = space_of(head), torch.tensor(rule.dt, dtype=torch.float64)
     for _ in range(steps):
         c = times(head(space.inside(x)), memory.f(m))
@@ -377,19 +386,19 @@ def level_sentence(moved: float) -> str:
 
 
 def with_level(recovery: Recovery) -> None:
-    """Find out where the chain of a fit with memory settles, and warn where that is far from the data.
-
-    Also the range of f, between its 5 and 95 % quantiles over the data.
-    """
-    memory = recovery.memory
-    assert memory is not None
-    f = memory.f(torch.tensor(memory.rule.levels, dtype=torch.float64)).reshape(-1)
-    recovery.metrics["memory"]["f"] = [float(torch.quantile(f, level)) for level in (0.05, 0.95)]
+    """Find out where the chain of a fit with memory settles, and warn where that is far from the data."""
     moved = recovery.metrics["memory"]["level"] = level_moved(recovery)
     if abs(moved) > _MOVED:
         warnings.warn(
             f'{level_sentence(moved)}; use longer half-lives, or tempering="learn".', LevytorchWarning, stacklevel=2
         )
+
+
+@torch.no_grad()
+def range_of_f(memory: FittedMemory) -> list[float]:
+    """The 5 and 95 % quantiles of f over the data."""
+    f = memory.f(torch.tensor(memory.rule.levels, dtype=torch.float64)).reshape(-1)
+    return [float(torch.quantile(f, level)) for level in (0.05, 0.95)]
 
 
 def check_dt(rule: Memory, dt: float | None) -> None:

@@ -22,7 +22,7 @@ from levytorch.training.boundary import include_vanished, vanished_later, with_c
 from levytorch.training.drift import with_mean
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.inputs import covariate_facts
-from levytorch.training.memory import with_level
+from levytorch.training.memory import range_of_f, with_level
 from levytorch.training.phases import Course
 from levytorch.training.recovery import Recovery
 
@@ -62,8 +62,10 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
     if settings.drift == "mean":
         with_mean(recovery, problem.pairs)
     metrics |= {"log_likelihood": recovery.log_likelihood, "seed": settings.seed}
-    if "memory" in metrics:
-        with_level(recovery)
+    if (memory := recovery.memory) is not None:
+        metrics["memory"]["f"] = range_of_f(memory)
+        if settings.clock is None:  # m of one action among others depends on all of them
+            with_level(recovery)
     if doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0)):
         warnings.warn(doubt, LevytorchWarning, stacklevel=2)
     if problem.held_out is not None:

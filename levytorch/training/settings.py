@@ -12,7 +12,7 @@ import torch
 
 from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
-from levytorch.coefficients.clock import Covariate
+from levytorch.coefficients.clock import Clock, Covariate
 from levytorch.coefficients.head import KNOWABLE, Head, check_head, known_constants
 from levytorch.coefficients.links import TemperingSpec
 from levytorch.convert import choice, known_keys, positive_number, real_array, seed_of, shown, switch, whole_number
@@ -134,6 +134,7 @@ class FitSettings:
     n_action: int | None = None  # polynomials of an action on a scale, where coefficients depend on one
     modulation: Covariate | None = None  # in the action column of the pairs
     memory: Memory | tuple[float, ...] | str | None = None  # of the sizes of past steps; half-lives, or "learn"
+    clock: Clock | None = None  # of a memory that several fits share
     drift: str = "location"  # what b is: where the likelihood puts the law of a step, or the mean of a step
     profile: dict[str, Any] | None = None  # what is reported of half-lives that were learned
     observation_noise: float | str | None = None  # its standard deviation, or "learn"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import LevyStep, Recovery, Trajectories, Transitions, diagnose, recover
+from levytorch import ControlledRecovery, LevyStep, Recovery, Trajectories, Transitions, diagnose, recover, solve_value
 from levytorch.data.memory import CAP, Memory
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.training.memory import observed_means, with_level
@@ -174,11 +174,52 @@ def test_refusals(x, options, match):
         recover(x[:400], **SETTINGS, **options)
 
 
-@pytest.mark.parametrize("action", [np.resize(["left", "right"], 400), np.linspace(0.0, 1.5, 400)])
-def test_actions_are_refused(x, action):
-    pairs = Transitions(x[:400], np.diff(x[:401]), 1.0, action=action)
-    with pytest.raises(InputError, match="memory"):
+def test_actions_on_a_scale_are_refused(x):
+    pairs = Transitions(x[:400], np.diff(x[:401]), 1.0, action=np.linspace(0.0, 1.5, 400))
+    with pytest.raises(InputError, match="found a memory"):
         recover(pairs, alpha=ALPHA, period=None, n_basis=1, memory=5.0)
+
+
+@pytest.fixture(scope="module")
+def steered(x):
+    """The same steps with a push to the right or to the left, of which m knows nothing, drawn at every step."""
+    push = np.random.default_rng(0).choice([-1, 1], len(x) - 1)
+    dx = np.diff(x)
+    moved = np.concatenate([[0.0], np.cumsum(dx + 0.2 * push)])
+    return Trajectories.from_arrays(moved[None], dt=1.0, action=np.where(push > 0, "right", "left")[None])
+
+
+@pytest.fixture(scope="module")
+def by_action(steered):
+    return recover(steered, alpha=ALPHA, period=100.0, n_basis=1, memory=HALF_LIFE, law="frozen")
+
+
+def test_labelled_actions_share_a_memory(found, by_action, steered):
+    """m is that of all pairs in their order, although the pairs of an action are fitted apart."""
+    memory, alone = by_action.memory, found.memory
+    assert abs(memory.exponents[0] - EXPONENT) < 3 * memory.exponents_std[0]
+    assert memory.exponents_std[0] == pytest.approx(alone.exponents_std[0], rel=0.2)  # the two halves know as much
+    assert by_action.metrics["shared/freedom"] == 1
+    assert by_action.metrics["shared/chi2"] < 10.8
+    assert by_action.nobs == 6000 - 40
+    for action, push in (("left", -0.2), ("right", 0.2)):
+        b, std = float(by_action.b(0.0, action)), float(by_action.std(0.0, action)[0])
+        assert abs(b - push) < 4 * std
+        assert float(by_action.D_f(0.0, action)) == pytest.approx(float(found.D_f(0.0)), rel=0.25)
+    own = diagnose(by_action.of("left"), steered, checks=("fit",))  # it picks its own pairs of all
+    assert own.fit.p_value > 1e-3
+    assert "memory" in " ".join(str(by_action.summary()).split())
+
+
+@pytest.mark.long
+def test_a_policy_carries_the_memory(by_action, tmp_path):
+    again = ControlledRecovery.load(by_action.save(tmp_path / "steered.pt"))
+    assert again.memory == by_action.memory
+    loop = again.under("right")
+    calm, wild = (loop.simulate(2000, 1, 1.0, x0=0.0, m0=m, seed=0).to_array()[:, 1] for m in (0.4, 3.0))
+    assert np.subtract(*np.quantile(wild, [0.75, 0.25])) > 1.5 * np.subtract(*np.quantile(calm, [0.75, 0.25]))
+    V = solve_value(loop, lambda x: torch.cos(2 * math.pi * x / 100), 0.05)
+    assert float(V.given(0.4)(0.0)) > float(V.given(3.0)(0.0))  # calm times stay where the reward is high
 
 
 @pytest.mark.long
