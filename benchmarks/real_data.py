@@ -45,6 +45,7 @@ from levytorch.training.inputs import with_inputs_of
 RESULTS = Path(__file__).parent / "results" / "real_data.csv"
 COLUMNS = ["part", "series", "model", "quantity", "value", "std", "seed", "seconds", "commit", "command"]
 HORIZONS = (1, 10, 30, 100)
+STOPS = (*HORIZONS[:-1], 99, 100)  # of simulated paths: also the begin of the last step
 FITTED, PATHS, BLOCK, FILLED = 0.6, 100_000, 480, 40
 HOUR = 3600.0
 
@@ -125,7 +126,7 @@ class Fitted:
     """A model of a series: log p of every step of the rest, and displacements of paths at the horizons."""
 
     log_p: np.ndarray
-    moved: Callable[[], np.ndarray]  # (PATHS, number of horizons)
+    moved: Callable[[], np.ndarray]  # (PATHS, number of stops)
     facts: dict[str, tuple[float, Any]] = field(default_factory=dict)
 
 
@@ -145,7 +146,7 @@ def levy(series: Series, **options: Any) -> Fitted:
 
     def moved() -> np.ndarray:
         paths = found.simulate(PATHS, max(HORIZONS), series.dt, x0=float(series.x[0]), seed=0).to_array()
-        return paths[:, HORIZONS] - paths[:, :1]
+        return paths[:, STOPS] - paths[:, :1]
 
     return Fitted(log_p_of(found, pairs), moved, facts)
 
@@ -187,7 +188,7 @@ def garch(series: Series) -> Fitted:
             e = np.sqrt(variance) * unit * rng.standard_t(nu, PATHS)
             at = at + mu + e
             variance = omega + a * e**2 + b * variance
-            out += [at * scale] if k in HORIZONS else []
+            out += [at * scale] if k in STOPS else []
         return np.stack(out, 1)
 
     return Fitted(log_p, moved, {"alpha + beta": (a + b, ""), "nu": (nu, "")})
@@ -206,7 +207,7 @@ def ornstein_uhlenbeck(series: Series) -> Fitted:
         out = []
         for k in range(1, max(HORIZONS) + 1):
             at = c + phi * at + sigma * rng.standard_normal(PATHS)
-            out += [at - begin] if k in HORIZONS else []
+            out += [at - begin] if k in STOPS else []
         return np.stack(out, 1)
 
     return Fitted(stats.norm.logpdf(y, c + phi * x, sigma), moved, {"phi": (float(phi), "")})
@@ -265,7 +266,7 @@ def hidden_markov(series: Series, k: int) -> Fitted:
         state = (rng.random(PATHS)[:, None] > chances.cumsum(1)).sum(1).clip(max=k - 1)
         for j in range(1, max(HORIZONS) + 1):
             at = at + mu[state] + sigma[state] * rng.standard_normal(PATHS)
-            out += [at] if j in HORIZONS else []
+            out += [at] if j in STOPS else []
             state = (rng.random(PATHS)[:, None] > steps[state]).sum(1).clip(max=k - 1)
         return np.stack(out, 1)
 
@@ -326,8 +327,11 @@ def study(series: Series, chosen: list[str]) -> None:
         error = float(blocks.std(ddof=1) / math.sqrt(len(blocks)))
         write("series", series.name, name, "held-out over the first", float(apart.mean()), error, 0)
         moved = found.moved()
-        for k, value in zip(HORIZONS, ranges(moved) / of_data):
-            write("series", series.name, name, f"spread {k}", float(value), "", 0)
+        spread = dict(zip(STOPS, ranges(moved)))
+        for k, value in zip(HORIZONS, of_data):
+            write("series", series.name, name, f"spread {k}", float(spread[k] / value), "", 0)
+        last = float(ranges(moved[:, -1:] - moved[:, -2:-1])[0])
+        write("series", series.name, name, "step 100 over step 1", last / float(spread[1]), "", 0)
         for end, value in zip(ends, np.quantile(moved[:, 0], ends) / one):
             write("series", series.name, name, f"quantile {end:g}", float(value), "", 0)
         for what, (value, std) in found.facts.items():
@@ -405,6 +409,8 @@ def animals(path: Path, chosen: list[str]) -> None:
             write("animals", str(name), model, "spread after 1,000 steps", ratio, "", 0)
             write("animals", str(name), model, "converged", float(found.converged), "", 0)
             write("animals", str(name), model, "alarms", float(len(told.alarms)), "", 0)
+            for alarm in told.alarms:
+                write("animals", str(name), model, f"alarm {alarm}", 1.0, "", 0)
         common = ~np.isnan(np.stack(list(log_p.values()))).any(0)
         for model, values in log_p.items():  # of the pairs that all fits have
             write("animals", str(name), model, "log-likelihood per pair", float(values[common].mean()), "", 0)
