@@ -25,8 +25,8 @@ from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, printable, reason
 from levytorch.policies import Policy, index_among
-from levytorch.training.inputs import FittedMemory
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
+from levytorch.training.inputs import FittedMemory
 from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.stored import stored_covariance, stored_metrics
 from levytorch.untrusted import load_tensors
