@@ -254,7 +254,7 @@ def test_lost_tails(data):
 
 
 def test_refused(data):
-    with pytest.raises(InputError, match="alpha and tempering are always shared"):
+    with pytest.raises(InputError, match="alpha, tempering and memory are always shared"):
         recover(data, alpha=ALPHA, tempering="learn", n_basis=1, shared=["tempering"])
     with pytest.raises(InputError, match="give alpha and tempering as numbers"):
         recover(data, alpha=ALPHA, tempering="learn", coefficients="mlp")
