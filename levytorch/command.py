@@ -24,10 +24,7 @@ def start(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("", [])
     if name == "check":
-        try:
-            check_file(rest)
-        except LevytorchError as error:
-            sys.exit(f"{type(error).__name__}: {printable(str(error))}")
+        check_file(rest)
     elif name in ("train", "evaluate"):
         sys.argv = [f"levytorch {name}", *rest]
         if name == "train":
@@ -47,7 +44,7 @@ def start(arguments: Sequence[str] | None = None) -> None:
 
 def check_file(arguments: Sequence[str]) -> None:
     """`levytorch check`."""
-    parser = argparse.ArgumentParser("levytorch check", description="Are the jumps in a file real?")
+    parser = argparse.ArgumentParser("levytorch check", description="Are the jumps in a file real?", allow_abbrev=False)
     parser.add_argument("file", nargs="+", help="a .csv, .csv.gz, .parquet, .feather, .npz or .npy file, or several")
     for name, text in (
         ("value", "column of x"),
@@ -65,7 +62,31 @@ def check_file(arguments: Sequence[str]) -> None:
     parser.add_argument("--period", type=float, help="period of x, if it is an angle (360 for degrees)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--png", type=Path, help="write the card to this file, too")
-    given = vars(parser.parse_args(list(arguments)))
+    known, unknown = parser.parse_known_args(list(arguments))
+    given = vars(known)
+    if unknown:
+        _refuse_unknown(unknown[0], [f"--{name.replace('_', '-')}" for name in given if name != "file"])
+    try:
+        _print_card(given)
+    except LevytorchError as error:
+        from levytorch.runs.words import for_check
+
+        said = for_check(
+            str(error), {"value", "time", "id", "time_unit", "time_in", "time_format", "dt", "max_dt", "log"}
+        )
+        sys.exit(f"{type(error).__name__}: {printable(said)}")
+
+
+def _refuse_unknown(name: str, flags: Sequence[str]) -> None:
+    from levytorch.convert import nearest_names
+
+    meant = nearest_names(name.partition("=")[0], flags)
+    remedy = f"did you mean {meant[0]}?" if meant else "levytorch check --help lists the options."
+    sys.exit(f"{printable(name)} names no option of levytorch check; {remedy}")
+
+
+def _print_card(given: dict[str, Any]) -> None:
+    given = dict(given)
     files, period, seed, png = (given.pop(name) for name in ("file", "period", "seed", "png"))
     options: dict[str, Any] = {name: value for name, value in given.items() if value not in (None, False)}
     if options.pop("drop_missing", False):

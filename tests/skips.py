@@ -12,6 +12,7 @@ ALLOWED = {
     "tests/data/test_files.py::test_eurusd": REAL_DATA,
     "tests/data/test_files.py::test_buffalo": REAL_DATA,
     "tests/runs/test_page.py::test_a_browser_shows_it": "needs Chromium, which most machines for tests do not have",
+    "tests/runs/test_page.py::test_a_wide_table_does_not_widen_the_page_of_a_phone": "needs Chromium",
     "tests/runs/test_page.py::test_the_engine_of_chromium_shows_it": "needs PyQt6-WebEngine, which is large",
     "tests/faults/test_places.py::": "mounting a small file system takes rights that containers rarely give",
     "tests/data/test_transition_blocks.py::": "reads its memory from /proc, which only Linux has",

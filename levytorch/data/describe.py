@@ -43,6 +43,7 @@ def describe(t: Transitions) -> str:
         lines += _numbers_by_state(np.asarray(t.action), t.x.reshape(len(t), -1)[:, 0].numpy())
     lines += ["", f"dropped   {lost:,} of {lost + len(t):,} pairs" + (":" if lost else "")]
     lines += [f"          {count:>12,}  {reason}" for reason, count in t.dropped.items()]
+    lines += [f"note      {remark}" for remark in remarks(t)]
     return "\n".join(lines)
 
 
@@ -110,15 +111,21 @@ def remarks(t: Transitions) -> list[str]:
                 f"{name} looks like an angle in degrees that is wrapped at a full turn; pass period=360, or convert it "
                 "to radians."
             )
-        grid = rounded_to(dx[:, k])
-        if grid is not None:
-            usual = float(np.median(np.abs(dx[:, k] - np.median(dx[:, k]))))
-            size = f"{grid / usual:.0%} of a usual step" if usual > 0 else "more than a usual step"
-            out.append(
-                f"{name} is rounded to multiples of {grid:.4g}, {size}, which adds to D_o and hides small jumps; use "
-                "longer steps, or data with more digits."
-            )
+        out += rounding(name, dx[:, k])
     return out
+
+
+def rounding(name: str, dx: Array) -> list[str]:
+    """A sentence on the grid that steps are rounded to, where it is coarse beside a usual step."""
+    grid = rounded_to(dx)
+    if grid is None:
+        return []
+    usual = float(np.median(np.abs(dx - np.median(dx))))
+    size = f"{grid / usual:.0%} of a usual step" if usual > 0 else "more than a usual step"
+    return [
+        f"{name} is rounded to multiples of {grid:.4g}, {size}, which adds to D_o and hides small jumps; use longer "
+        "steps, or data with more digits."
+    ]
 
 
 def in_degrees(x: Array, dx: Array) -> bool:

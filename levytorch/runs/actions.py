@@ -205,7 +205,7 @@ def _policies(outcome: Outcome, config: Mapping[str, Any], truth: Any) -> None:
         return
     if config["reward"]["name"] == "manufactured":
         log.info(
-            "no value functions: a manufactured reward is for one system; choose one with reward=... (docs/policy.md)"
+            "no value functions: no reward was chosen for them; reward=cosine_power and others are in docs/policy.md"
         )
         return
     if recovery.dim > 2 or (recovery.dim > 1 and recovery.period is None):

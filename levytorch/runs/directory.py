@@ -101,12 +101,14 @@ def remove_unused(directory: Path, *, resumed: bool) -> bool:
     for name in (LOCK, "train.log", RECORD, *(f".hydra/{part}.yaml" for part in ("config", "hydra", "overrides"))):
         with suppress(OSError):
             (directory / name).unlink()
-    for place in (directory / ".hydra", directory, directory.parent):
+    with suppress(OSError):
+        (directory / ".hydra").rmdir()
+    here = Path.cwd()
+    for place in (directory, *(one for one in directory.resolve().parents if here in one.parents)):
         try:
             place.rmdir()  # which an empty one alone lets happen
         except OSError:
-            if place != directory / ".hydra":
-                return False
+            break
     return False
 
 

@@ -67,7 +67,8 @@ ul.verdicts span.check { font-weight: 600; } ul.verdicts p.numbers { color: #444
 figure { margin: 1.2rem 0; } figure div { display: flex; flex-wrap: wrap; gap: 0.4rem; align-items: flex-end; }
 figure img { height: auto; max-width: min(100%, 28rem); flex: 1 1 18rem; min-width: 0; }
 figure img.one { flex: 0 1 auto; max-width: 100%; } figcaption { color: #555; font-size: 0.9rem; }
-@media (max-width: 40rem) { body { padding: 0.6rem; } th, td { padding: 0.25rem 0.3rem; font-size: 0.78rem; }
+@media (max-width: 40rem) { body { padding: 0.6rem; } th, td { padding: 0.25rem 0.2rem; font-size: 0.78rem; }
+  table { display: block; overflow-x: auto; }
   table.facts th, table.facts td { padding-right: 0.5rem; }
   figure img { flex-basis: 100%; } pre { font-size: 0.75rem; } }
 """

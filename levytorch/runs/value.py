@@ -255,8 +255,9 @@ def add_solved_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     recovery, truth, beta = outcome.recovery, outcome.source.dynamics, config["beta"]
     if (truth is None or is_line(truth)) and config["reward"]["name"] == "manufactured":
         log.info(
-            "no value function: a manufactured reward needs a known system on a cell; choose one with reward=... "
-            "(docs/policy.md)"
+            "no value function: no reward was chosen; reward=cosine_power and others are in docs/policy.md"
+            if truth is None
+            else "no value function: a manufactured reward needs a known system on a cell; choose one with reward=..."
         )
         return
     if recovery.dim > 2:

@@ -7,6 +7,7 @@ shell reads data.missing=drop instead.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import fields
 
 from levytorch.coefficients.build import OPTIONS as HEAD_OPTIONS
@@ -36,6 +37,28 @@ def for_command_line(text: str) -> str:
     said = _OPTION.sub(_written, said)
     said = _BARE.sub(lambda found: _GROUPS[found[1]], said)
     return re.sub(r"\bpass (?=[\w.]+=)", "add ", said)
+
+
+def for_check(text: str, flags: Collection[str]) -> str:
+    """The text with the options of `levytorch check` as flags.
+
+    >>> for_check("fill the cell, or pass missing='drop'; pass dt=... or time='...'.", {"dt", "time"})
+    'fill the cell, or pass --drop-missing; pass --dt ... or --time ....'
+    """
+
+    def written(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip("'\"")
+        if name not in flags:
+            return found[0]
+        return _flag(name) + ("" if value == "True" else f" {value}")
+
+    said = _OPTION.sub(written, re.sub(r"missing=(['\"])drop\1", "--drop-missing", text))
+    bare = "|".join(sorted(name for name in flags if "_" in name))
+    return re.sub(rf"(?<![\w.=-])({bare})(?![\w=])", lambda found: _flag(found[1]), said) if bare else said
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _written(found: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ from levytorch.coefficients.init import Guess
 from levytorch.convert import shown
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
-from levytorch.data.describe import in_degrees
+from levytorch.data.describe import in_degrees, rounding
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.transitions import OUTSIDE
 from levytorch.errors import InputError, LevytorchWarning
@@ -170,7 +170,7 @@ def problem_of(
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
         differ = cells_differ(head, data)
-        check_angles(head, data)
+        check_numbers(head, data)
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)), differ=differ)
     return Problem(settings, head, guess, given, train, held_out, guessed, began, kept)
 
@@ -414,17 +414,18 @@ def unwrapped(head: Any, data: Transitions) -> Transitions:
     return pairs
 
 
-def check_angles(head: Any, data: Transitions) -> None:
-    """Warn where a period of 2 pi meets angles in degrees."""
-    if head.dim != 1 or head.period is None or abs(head.period - 2 * np.pi) > 1e-9:
-        return
+def check_numbers(head: Any, data: Transitions) -> None:
+    """Warn of states that are rounded coarsely, and of angles in degrees where the period is 2 pi."""
     every = max(1, len(data) // 50_000)
-    if in_degrees(data.x[::every].numpy(), data.dx[::every].numpy()):
-        warnings.warn(
-            "x looks like an angle in degrees, while the period is 2 pi; pass period=360, or convert x to radians.",
-            LevytorchWarning,
-            stacklevel=3,
+    x, dx = (v[::every].reshape(-1, data.dim).numpy() for v in (data.x, data.dx))
+    said = [remark for k in range(data.dim) for remark in rounding("x" if data.dim == 1 else f"x{k + 1}", dx[:, k])]
+    radians = head.dim == 1 and head.period is not None and abs(head.period - 2 * np.pi) < 1e-9
+    if radians and in_degrees(x[:, 0], dx[:, 0]):
+        said.append(
+            "x looks like an angle in degrees, while the period is 2 pi; pass period=360, or convert x to radians."
         )
+    for sentence in said:
+        warnings.warn(sentence, LevytorchWarning, stacklevel=3)
 
 
 def check_cell(head: Any, low: Any, high: Any, *, differ: bool = True) -> None:

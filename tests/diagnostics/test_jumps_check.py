@@ -86,6 +86,27 @@ def test_the_command(tmp_path, capsys):
         start(["chekc"])
 
 
+def test_refusals_of_the_command_name_its_flags(tmp_path):
+    """In the syntax of the command line, with the nearest name of a typo."""
+    file = tmp_path / "x.csv"
+    file.write_text("t,x\n0,1\n1,2\n2,\n3,4\n")
+    for arguments, said in (
+        (["--time", "t", "--value", "x"], r"fill the cell, or pass --drop-missing\.$"),
+        (["--value", "x"], r"pass --dt \.\.\. or --time"),
+        (
+            ["--drop-mising", "--time", "t"],
+            r"--drop-mising names no option of levytorch check; did you mean --drop-missing\?",
+        ),
+        (["--elephant=3"], "--elephant=3 names no option of levytorch check; levytorch check --help lists"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            start(["check", str(file), *arguments])
+    dates = tmp_path / "dates.csv"
+    dates.write_text("t,x\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2.5\n2024-01-04,4\n")
+    with pytest.raises(SystemExit, match="--time-unit must be given for dates"):
+        start(["check", str(dates), "--time", "t", "--value", "x"])
+
+
 def test_refusals():
     with pytest.raises(InputError, match="data must have one coordinate, found 2"):
         check(np.random.default_rng(0).normal(size=(3, 50, 2)), dt=0.1)
@@ -110,5 +131,9 @@ def test_degrees_and_rounding_are_recognised():
     assert rounded_to(np.diff(np.round(walk, 4))) is None
     coarse = Trajectories.from_arrays(np.round(walk * 4) / 4, 1.0).transitions()
     assert "rounded to multiples of 0.25" in remarks(coarse)[0]
+    assert "note      x is rounded to multiples of 0.25" in coarse.describe()
+    with pytest.warns(LevytorchWarning, match="rounded to multiples of 0.25") as said_once:
+        recover(coarse, alpha=0.9, period=None, n_basis=1, law="frozen")
+    assert sum("rounded" in str(one.message) for one in said_once) == 1
     with pytest.warns(LevytorchWarning, match="x looks like an angle in degrees, while the period is 2 pi"):
         recover(degrees, dt=1.0, alpha=0.9, n_basis=3, law="frozen")

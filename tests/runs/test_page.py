@@ -169,6 +169,24 @@ def test_a_browser_shows_it(written, tmp_path):
         assert len(set(image.convert("L").getdata())) > 10
 
 
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+def test_a_wide_table_does_not_widen_the_page_of_a_phone(tmp_path):
+    """A copy of the page says its own width; the page itself runs no script."""
+    table = page.html_table([f"column_{k}" for k in range(9)], [["1.2345678"] * 9])
+    page._write(tmp_path, "wide", table)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = re.sub(r"<meta http-equiv[^>]*>", "", text)
+    ask = "<script>document.title = document.documentElement.scrollWidth + ' of ' + innerWidth</script></body>"
+    (tmp_path / "ask.html").write_text(text.replace("</body>", ask), encoding="utf-8")
+    assert BROWSER is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=600,2000"]
+    done = subprocess.run(
+        [BROWSER, *flags, "--dump-dom", (tmp_path / "ask.html").as_uri()], capture_output=True, text=True, timeout=120
+    )
+    wide, window = map(int, re.search(r"<title>(\d+) of (\d+)</title>", done.stdout).groups())  # type: ignore[union-attr]
+    assert wide <= window <= 640
+
+
 SHOW = """
 import sys
 from PyQt6.QtCore import QTimer, QUrl

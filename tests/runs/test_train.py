@@ -238,10 +238,11 @@ def test_every_choice_of_a_group_is_valid(group):
     [(["coefficients.n_basis=4"], "n_basis"), (["data=file", "data.path=x.csv"], "alpha=learn")],
 )
 def test_a_refusal_is_one_line_without_a_traceback(tmp_path, arguments, words):
-    status, said = run("train.py", *arguments, f"hydra.run.dir={tmp_path / 'run'}", cwd=tmp_path)
+    status, said = run("train.py", *arguments, "hydra.run.dir=outputs/day/run", cwd=tmp_path)
     assert status == 2
     assert words in said
     assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []  # and leaves nothing behind
 
 
 def test_resume_of_nothing():
