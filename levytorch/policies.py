@@ -277,7 +277,7 @@ def reward_of(reward: Any, action: Any, x: Tensor) -> Tensor:
     found = real_tensor("reward(x, action)", value, "return one value per state").detach()
     if found.ndim > 0 and found.shape != x.shape[:1]:
         raise InputError(
-            f"reward(x, action) must have one value per state, {len(x)}, found {tuple(found.shape)}; return so many."
+            f"reward(x, action) must have one value per state, {len(x)}, found {tuple(found.shape)}; return that many."
         )
     found = found.expand(x.shape[:1])
     check_finite("reward(x, action)", found, x, "check the reward function")

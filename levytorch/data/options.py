@@ -124,10 +124,10 @@ class FileOptions:
             given = getattr(self, name)
             if given is not None and (not isinstance(given, str) or not given):
                 raise InputError(
-                    f"{name} must be text, found {shown(given)}; leave it out, or pass such as '%d.%m.%Y' or ';'."
+                    f"{name} must be text, found {shown(given)}; leave it out, or pass text such as '%d.%m.%Y' or ';'."
                 )
         if self.separator is not None and len(self.separator.encode()) != 1:
-            raise InputError(f"separator must be one character, found {self.separator!r}; pass such as ';'.")
+            raise InputError(f"separator must be one character, found {self.separator!r}; pass one, such as ';'.")
         for name in ("value", "id", "time", "reward", "action", "terminal"):
             column = getattr(self, name)
             several = name in ("value", "action")

@@ -113,7 +113,7 @@ class FromFile:
         if abs(usual - expected) > 1e-6 * expected:
             remedy = "give a file of that resolution, correct time_in and time_unit, or change expected_dt"
             raise InputError(
-                f"{self.path}: steps must be {length} throughout (expected_dt), found {usual:g} as a rule; {remedy}."
+                f"{self.path}: steps must be {length} throughout (expected_dt), found mostly {usual:g}; {remedy}."
             )
         remedy = "remove the observations in between"
         if found > expected:

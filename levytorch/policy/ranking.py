@@ -39,7 +39,7 @@ class Difference:
         if self.first.covariance_factor is None or self.second.covariance_factor is None:
             raise InputError(
                 "coefficients must be recovered with a covariance for the error of a difference, found none; fit with "
-                "a Fourier or spline head."
+                "engine fisher or evidence."
             )
         # two value functions of one recovery move along the same directions
         return (self.first.deviations(at) - self.second.deviations(at)).norm(dim=-1)

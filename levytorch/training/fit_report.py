@@ -84,7 +84,7 @@ class FitReport:
     @classmethod
     def of(cls, found: Reported, level: float = 0.95, truth: Any = None) -> Self:
         """Of a recovery, with actions or without; truth: the system that the data was simulated from."""
-        level = number_within("level", level, "(0, 1)", "pass such as 0.95")
+        level = number_within("level", level, "(0, 1)", "pass a number such as 0.95")
         details = dict(found.fit_facts())
         return cls(
             model=found.model_in_words(),

@@ -270,8 +270,8 @@ class Recovery(Reported):
             return 0.0
         if self.covariance is None:
             raise InputError(
-                "the recovery must have a covariance for the standard error of tempering, found none (MLP heads give "
-                "none); fit with a Fourier or spline head."
+                "the recovery must have a covariance for the standard error of tempering, found none; fit "
+                "with engine fisher or evidence."
             )
         slope = self.head.tempering_slope()
         return float((slope @ self.covariance @ slope).clamp(min=0).sqrt())
@@ -279,8 +279,8 @@ class Recovery(Reported):
     def _stds(self, x: ArrayLike, covariance: Tensor | None) -> tuple[Tensor, ...]:
         if covariance is None:
             raise InputError(
-                "the recovery must have a covariance for standard errors, found none (MLP heads give none); use kind "
-                "bootstrap, or fit with a Fourier or spline head."
+                "the recovery must have a covariance for standard errors, found none; fit with engine fisher or "
+                "evidence, or use kind bootstrap."
             )
         shape = _states(x).shape if self.dim == 1 else _states(x).shape[:-1]
         return tuple(
@@ -316,7 +316,7 @@ class Recovery(Reported):
             >>> bool(low < 5.0 < high)
             True
         """
-        z = float(ndtri(0.5 + 0.5 * number_within("level", level, "(0, 1)", "pass such as 0.95")))
+        z = float(ndtri(0.5 + 0.5 * number_within("level", level, "(0, 1)", "pass a number such as 0.95")))
         c, stds = self.coefficients(x), self.std(x, kind)
         ends = [torch.stack([v - z * std, v + z * std], dim=-1) for v, std in zip((c.b, c.D_o, c.D_f), stds)]
         least = torch.zeros((), dtype=torch.float64)
