@@ -362,8 +362,8 @@ def _sentence(rows: list[Row], n: float) -> str:
     errors = gain / error if error > 0 else math.inf
     if errors >= _CLEAR:
         return (
-            f"{best.model} is preferred: {gain * n:.1f} in log-likelihood over {n:.0f} pairs to the next, "
-            f"{second.model}, which is {errors:.1f} standard errors."
+            f'"{best.model}" describes the data best: its log-likelihood over {n:,.0f} pairs is {gain * n:.1f} larger '
+            f'than that of "{second.model}", the next ({errors:.1f} standard errors).'
         )
     least = min(row.aic for row in rows)
     as_good = (r for r in rows if -r.difference < _CLEAR * r.difference_std and r.aic - least < _FAR_IN_AIC)

@@ -102,7 +102,8 @@ def _of(name: str, check: Any, alarms: Mapping[str, str]) -> Verdict | None:
 def _fit(check: FitCheck) -> tuple[str, str]:
     worst = min(check.parts, key=lambda part: check.parts[part][0])
     sign = "<=" if check.conservative else "="
-    said = f"The model's step probabilities match the data within {100 * check.gap:.1g} percentage points."
+    gap = f"{100 * check.gap:.1g}"
+    said = f"The model's step probabilities match the data within {gap} percentage point{'s' * (gap != '1')}."
     details = (
         f"{p_text(check.p_value, sign)}; weakest part: {worst}, {p_text(check.parts[worst][0])}; {check.errors()}; "
     )

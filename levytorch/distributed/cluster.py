@@ -116,15 +116,21 @@ class Job:
             yield k, result
 
 
-@contextmanager
-def running(client: Any = None, n_workers: int | None = None) -> Iterator[Job]:
-    """The job of a client; None: of a local cluster that is there as long as the block."""
+def dask() -> Any:
+    """The module `distributed` of Dask."""
     try:
-        from distributed import Client, LocalCluster
+        import distributed
     except ImportError:
         raise InputError(
             "Dask must be installed for files on several workers, found that it is not; pip install levytorch[dask]."
         ) from None
+    return distributed
+
+
+@contextmanager
+def running(client: Any = None, n_workers: int | None = None) -> Iterator[Job]:
+    """The job of a client; None: of a local cluster that is there as long as the block."""
+    Client = dask().Client
     if client is not None:
         if not isinstance(client, Client) or client.asynchronous:
             raise InputError(
@@ -136,19 +142,18 @@ def running(client: Any = None, n_workers: int | None = None) -> Iterator[Job]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = cores if n_workers is None else whole_number("n_workers", n_workers, 1, 4096)
     options = {"n_workers": count, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with LocalCluster(**options, env=ONE_THREAD) as cluster, Client(cluster) as own:
+    with dask().LocalCluster(**options, env=ONE_THREAD) as cluster, Client(cluster) as own:
         yield Job(own)
 
 
 @contextmanager
 def cluster_of(settings: Any) -> Iterator[Job]:
     """The job of the `cluster` group of a configuration: {name: local, n_workers} or {name: address, address}."""
-    from distributed import Client
-
-    address = settings.get("address")
+    Client, address = dask().Client, settings.get("address")
+    logging.getLogger("distributed").setLevel(logging.WARNING)  # not every connection of a worker
     if address is None:
         with running(None, settings.get("n_workers")) as job:
-            log.info(f"Dask: {job.client.dashboard_link}")
+            log.info(f"Dask dashboard: {job.client.dashboard_link}")
             yield job
         return
     try:
@@ -159,5 +164,5 @@ def cluster_of(settings: Any) -> Iterator[Job]:
             f"({' '.join(str(error).split())[:120]}); start one with: dask scheduler."
         ) from None
     with client:
-        log.info(f"Dask: {client.dashboard_link}")
+        log.info(f"Dask dashboard: {client.dashboard_link}")
         yield Job(client)

@@ -77,7 +77,7 @@ class _Bar:
         if self._line is not None:
             self._line.close()
         done = self.last
-        text = f"{done.n_files} files, {done.pairs} pairs: {done.read} read, {done.kept} from the checkpoint"
+        text = f"{done.n_files:,} files, {done.pairs:,} pairs: {done.read} read, {done.kept} from the checkpoint"
         log.info(f"{text}, {len(done.failed)} could not be used, {sum(done.retried.values())} attempts repeated")
 
     def tell(self, progress: Progress) -> None:

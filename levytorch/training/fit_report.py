@@ -452,7 +452,7 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
     if (memory := getattr(found, "memory", None)) is not None:
         out.append(f"D_o and D_f are multiplied by f(m), m the mean size of past steps: {memory}.")
     if getattr(found, "observation_noise", 0.0):
-        out.append("b, D_o and D_f are those of the states; observations have Gaussian errors besides.")
+        out.append("b, D_o and D_f are those of the states; observations also have Gaussian errors.")
     if not details.get("tempering_told_from_zero", True):
         bound = float(details["tempering_upper"])
         most = f"tempering is at most {bound:.3g} (95 %)" if bound < math.inf else "it does not bound the tempering"

@@ -45,6 +45,14 @@ def test_settings_of_a_cluster_are_checked(files):
         FromFiles(files, cluster={"name": "dask", "address": "nonsense://x"})()
 
 
+def test_a_cluster_without_dask_is_refused_in_one_sentence(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"Dask must be installed .*; pip install levytorch\[dask\]"):
+        FromFiles(files, cluster={"name": "dask"})()
+    with pytest.raises(InputError, match="Dask must be installed"):
+        FromFiles(files, cluster={"name": "dask", "address": "tcp://127.0.0.1:1"})()
+
+
 @pytest.mark.parametrize(
     "override",
     ["cluster=dask", "cluster.address=tcp://evil:8786", "+data.cluster={name: dask, address: 'tcp://evil:1'}"],
@@ -91,7 +99,8 @@ def test_a_run_reads_files_on_a_cluster_and_goes_on(tmp_path):
     bad = train(*where, "cluster=dask", "cluster.n_workers=2", "hydra.run.dir=there", cwd=tmp_path)
     assert bad.returncode == 2
     assert "all 6 files must be usable, found 1 that are not" in bad.stdout
-    assert "dashboard" in bad.stdout or "http" in bad.stdout
+    assert "Dask dashboard: http://" in bad.stdout
+    assert "Register worker" not in bad.stdout  # nor anything else that Dask tells of itself
     assert "Traceback" not in bad.stdout + bad.stderr
     assert "correct this, and continue with: python train.py resume=" in bad.stdout
     assert "data.bad_files=skip" in bad.stdout
