@@ -39,7 +39,8 @@ def process(app, what, name, obj, options, lines):
             done.append("    " + line)
             continue
         done.append(line if literal or example or line.lstrip().startswith(">>>") else escaped(line))
-    lines[:] = done
+    # napoleon takes what stands before a colon in the first line of an attribute for its type
+    lines[:] = ["", *done] if what in ("attribute", "property", "data") else done
 
 
 def setup(app):
