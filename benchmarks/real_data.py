@@ -2,7 +2,7 @@
 
     python benchmarks/real_data.py series --bitcoin btc_3min.parquet --euro eurusd_m5.csv
     python benchmarks/real_data.py animals --buffalo buffalo.csv
-    python benchmarks/real_data.py known --seeds 40
+    python benchmarks/real_data.py known --seeds 100
     python benchmarks/real_data.py time --bitcoin btc_3min.parquet
     python benchmarks/real_data.py tables
 
@@ -515,7 +515,7 @@ def main() -> None:
     parser.add_argument(
         "--models", nargs="*", default=[], help="some of the rows of a table, such as memory or an animal"
     )
-    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=100)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
