@@ -349,8 +349,9 @@ def chain_of(
     """States and m after each of some steps."""
     rule, head = memory.rule, recovery.head
     space, dt = space_of(head), torch.tensor(rule.dt, dtype=torch.float64)
+    constants = head(x[:1]) if head.is_constant else None
     for _ in range(steps):
-        c = times(head(space.inside(x)), memory.f(m))
+        c = times(constants or head(space.inside(x)), memory.f(m))
         dx = LevyStep(*c[:4], dt, head.dim, c.tempering, validate_args=False).sample(generator=generator)
         m, x = rule.after(m, dx, rule.dt), x + dx
         yield x, m
