@@ -14,6 +14,7 @@ import argparse
 import csv
 import itertools
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -230,6 +231,17 @@ class Study:
                 note = f"read {progress.read}, from the checkpoint {progress.kept}"
                 self.add("added", what, seconds, workers=2, threads=1, note=note)
 
+    def sizes(self) -> None:
+        """What travels: the lattice of a file as one block, and beside it the sum of all files in 60 blocks."""
+        from levytorch import Trajectories
+
+        pairs = Trajectories.from_file(self.names[0], value="x", id="id", dt=DT).transitions()
+        whole = one_after_the_other(self.names)
+        for what, lattice in (("a file, one block", pairs.lattice()), ("all files, 60 blocks", whole)):
+            began = time.perf_counter()
+            size = len(pickle.dumps(lattice))
+            self.add("sizes", what, time.perf_counter() - began, note=f"{size / 1e6:.2f} MB")
+
     def fits(self) -> None:
         """A fit to the lattice, whose cost does not depend on the number of pairs, and one that ends with the pairs."""
         from distributed import Client, LocalCluster
@@ -296,6 +308,7 @@ def tables(path: Path) -> str:
         "equality": "two workers against one process",
         "kills": "one of two workers killed by `kill -9`",
         "added": "a file added to files with a checkpoint",
+        "sizes": "a lattice packed for travelling",
         "fits": "fits",
     }
     out: list[str] = []
@@ -329,7 +342,7 @@ def tables(path: Path) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     studies: dict[str, Callable[[Study], None]] = {
-        name: getattr(Study, name) for name in ("times", "equality", "kills", "added", "fits")
+        name: getattr(Study, name) for name in ("times", "equality", "kills", "added", "sizes", "fits")
     }
     parser.add_argument("studies", nargs="+", choices=[*studies, "summary"])
     parser.add_argument("--pairs", type=int, default=160_000_000)
