@@ -15,7 +15,7 @@ def test_a_small_version(tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text(f"before\n{distributed.BEGIN}\nold\n{distributed.END}\nafter\n")
     size = ["--pairs", "16000", "--files", "4", "--kills", "1", "--directory", str(tmp_path / "files")]
     results = ["--results", str(tmp_path / "rows.csv")]
-    distributed.main(["times", "equality", "kills", "added", "fits", *size, *results])
+    distributed.main(["times", "equality", "kills", "added", "sizes", "fits", *size, *results])
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["what"] for row in rows[:4]] == ["one process", "one process", "Dask", "Dask"]
@@ -24,6 +24,7 @@ def test_a_small_version(tmp_path, monkeypatch):
     assert notes[1] == "largest relative difference: 0.0e+00"
     assert "same bits: True" in notes[3]
     assert notes[4:6] == ["read 3, from the checkpoint 0", "read 1, from the checkpoint 3"]
+    assert float(notes[6].removesuffix(" MB")) < 1  # the lattice of a file
     distributed.main(["summary", *results])
     page = (tmp_path / "page.md").read_text()
     assert page.startswith("before")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
 import warnings
 
 import numpy as np
@@ -182,3 +184,31 @@ def test_what_needs_the_pairs_here_is_refused(options, words, files, client):
         recover(files, alpha=0.3, n_basis=1, client=client, **options)
     with pytest.raises(InputError, match="colour"):
         Files(files, colour=1)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_during_a_fit_without_a_lattice_changes_nothing(tmp_path, monkeypatch):
+    """The pairs that it held are read again."""
+    from distributed import Client, LocalCluster
+
+    names = [str(tmp_path / f"{k}.npz") for k in range(4)]
+    for k, name in enumerate(names):
+        simulate(Dynamics.named("plane"), 60, 20, 1 / 40, seed=k).to_file(name)
+    sums, kill_at, every = [], [0], Distant._results
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as started, Client(started) as own:
+        first = next(iter(own.run(os.getpid).values()))
+
+        def watched(self, tasks):
+            sums.append(len(tasks))
+            if len(sums) == kill_at[0]:
+                os.kill(first, signal.SIGKILL)
+            yield from every(self, tasks)
+
+        monkeypatch.setattr(Distant, "_results", watched)
+        found = []
+        for kill_at[0] in (0, 7):
+            sums.clear()
+            options = {"alpha": 0.3, "n_basis": 3, "period": (2 * torch.pi,) * 2, "law": "frozen"}
+            found.append(recover(Files(names, across="apart"), client=own, **options).theta)
+            assert len(sums) > 7
+    assert torch.equal(*found)
