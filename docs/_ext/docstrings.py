@@ -40,7 +40,7 @@ def process(app, what, name, obj, options, lines):
             continue
         done.append(line if literal or example or line.lstrip().startswith(">>>") else escaped(line))
     # napoleon takes what stands before a colon in the first line of an attribute for its type
-    lines[:] = ["", *done] if what in ("attribute", "property", "data") else done
+    lines[:] = ["\\ ", *done] if what in ("attribute", "property", "data") else done
 
 
 def setup(app):
