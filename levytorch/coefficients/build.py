@@ -15,6 +15,7 @@ from levytorch.coefficients.product import ProductHead
 from levytorch.coefficients.spline import PolynomialHead, SplineHead
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
+from levytorch.law.arguments import MOST_COORDINATES
 from levytorch.spaces.basis import TRUNCATIONS, check_basis
 from levytorch.spaces.splines import check_n_basis
 
@@ -71,11 +72,11 @@ def head_dim(config: Mapping[str, Any]) -> int | None:
     found = [v for v in said.values() if v is not None]
     if not found:
         return None
-    sound = all(isinstance(v, int) and not isinstance(v, bool) and v in (1, 2, 3) for v in found)
+    sound = all(isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= MOST_COORDINATES for v in found)
     if not sound or len(set(found)) > 1:
         raise InputError(
-            f"dim must be 1, 2 or 3 and agree with the number of periods and origins, found {shown(said)}; give "
-            "one each."
+            f"dim must be from 1 to {MOST_COORDINATES} and agree with the number of periods and origins, found "
+            f"{shown(said)}; give one each."
         )
     return int(found[0])
 

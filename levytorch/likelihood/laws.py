@@ -19,8 +19,7 @@ from levytorch.convert import shown
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
-
-MOST_DIMENSIONS = 3
+from levytorch.law.arguments import MOST_COORDINATES
 
 
 class Missing(NamedTuple):
@@ -46,7 +45,7 @@ class Capability:
         tails: whether the law has `mass_beyond`, which lost tails need.
     """
 
-    dimensions: int = MOST_DIMENSIONS
+    dimensions: int = MOST_COORDINATES
     on_a_cell: bool = False
     lattice_on_a_line: bool = True
     alpha_of_x: bool = True

@@ -18,7 +18,6 @@ from levytorch.spaces import Circle, Interval, Product, StateSpace, coordinates,
 from levytorch.spaces.basis import MOST_MODES
 
 Reward = Callable[[Tensor], Tensor]
-_MOST_COORDINATES = 3
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -45,11 +44,6 @@ def space_to_solve_on(dynamics: Any) -> StateSpace:
     for circle in coordinates(space):
         if isinstance(circle, Circle) and not circle.period > 0:
             raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
-    if space.dim > _MOST_COORDINATES:
-        raise InputError(
-            f"the dynamics must have at most {_MOST_COORDINATES} coordinates for V on a grid, found {space.dim}; fix "
-            "the others, or simulate the reward."
-        )
     return space
 
 

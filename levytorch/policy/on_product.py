@@ -180,7 +180,7 @@ class ProductProblem:
                 "these."
             )
         choice("exterior", given, CONTINUATIONS)
-        return Product(tuple(_bounded(part, w) for part, w in zip(space.spaces, _windows(window, space.dim)))), given
+        return product_between(space, window), given
 
     def operator(self, n: int) -> TorusOperator | SmoothingOperator:
         return SmoothingOperator(self.space, n, self.jumps, self.exterior)
@@ -284,6 +284,11 @@ class TorusProblem(ProductProblem):
 
     def finer(self, n: int) -> int:
         return 2 * n
+
+
+def product_between(space: Product, window: Any) -> Product:
+    """The product with the windows that are given, one per coordinate, instead of those of the dynamics."""
+    return Product(tuple(_bounded(part, w) for part, w in zip(space.spaces, _windows(window, space.dim))))
 
 
 def _windows(given: Any, dim: int) -> list[Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from levytorch.convert import positive_number
 from levytorch.errors import LevytorchWarning
+from levytorch.policy.by_simulation import FEW_COORDINATES, simulated_value
 from levytorch.policy.checks import check_beta, check_modes, discounted_by_rate, space_to_solve_on
 from levytorch.policy.on_circle import CircleProblem
 from levytorch.policy.on_interval import IntervalProblem
@@ -97,7 +98,8 @@ def solve_value(
     """Solve beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V for V.
 
     On a circle V is a Fourier series, on a line it is known at nodes of a window, and on a torus it is a product of
-    series.
+    series. With more than three coordinates V is fitted to simulated steps of the system (n_modes: an odd number of
+    functions per coordinate), and `V.std` is the error of that, without that of the coefficients.
 
     Args:
         dynamics_or_recovery: a Dynamics, a Recovery, or the closed loop of a policy (`found.under(policy)`). A Recovery
@@ -139,6 +141,10 @@ def solve_value(
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
     space = space_to_solve_on(dynamics_or_recovery)
+    if isinstance(space, Product) and space.dim > FEW_COORDINATES:
+        return simulated_value(
+            dynamics_or_recovery, space, reward, beta, n_modes=n_modes, window=window, exterior=exterior
+        )
     problem = PROBLEMS[type(space), space.repeats](
         dynamics_or_recovery, space, reward, beta, window=window, exterior=exterior, beyond_data=beyond_data
     )

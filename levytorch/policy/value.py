@@ -104,7 +104,11 @@ class ValueFunction:
     @property
     def functions(self) -> Any:
         """What V is a sum of."""
-        return self.space.functions(self.coefficients)
+        return self.functions_of(self.coefficients)
+
+    def functions_of(self, coefficients: Tensor) -> Any:
+        """What V, or its errors, with these coefficients are sums of."""
+        return self.space.functions(coefficients)
 
     @property
     def n_modes(self) -> int:
@@ -153,7 +157,7 @@ class ValueFunction:
         factor = self.covariance_factor
         if factor is None:
             raise InputError(self._no_errors)
-        found = self.space.functions(factor).at(x, factor, order)
+        found = self.functions_of(factor).at(x, factor, order)
         return self._inside(x, found)
 
     def _inside(self, x: Tensor, values: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from levytorch.convert import real_tensor
 from levytorch.errors import InputError
 from levytorch.law import LevyStep
 from levytorch.policy.bases import CircleBasis, LineBasis
+from levytorch.policy.by_simulation import solved_in_groups
 from levytorch.policy.checks import reward_function
 from levytorch.policy.empirical import slope_weight
 from levytorch.policy.value import ValueFunction
@@ -33,7 +34,6 @@ from levytorch.spaces import Circle, Interval, space_of
 
 _FUNCTIONS = 15  # of x
 _PATHS, _STEPS, _GROUPS = 10_000, 30, 40  # of the simulation; groups of paths, for its error
-_RIDGE = 1e-9
 _NONE = torch.empty(0)
 
 
@@ -140,11 +140,7 @@ def value_with_memory(recovery: Any, V: ValueFunction, reward: Callable[[Tensor]
             D[b] += now[own].T @ shown[own]
         g.index_add_(0, group, now * gained[:, None])
         x, m = ends[0]
-    A = D.sum(0)
-    A += _RIDGE * A.diagonal().abs().mean() * torch.eye(size, dtype=torch.float64)
-    c_found = torch.linalg.solve(A, g.sum(0))
-    short = g - torch.einsum("bpq,q->bp", D, c_found)
-    errors = torch.linalg.solve(A, short.T)  # (size, groups)
+    c_found, errors = solved_in_groups(D, g)  # (size,), (size, groups)
     by_m, of_groups = c_found.reshape(_FUNCTIONS, -1), errors.reshape(_FUNCTIONS, -1, _GROUPS)
     mean, S = by_m @ average, torch.einsum("kjb,j->kb", of_groups, average)
     plain = {field.name: getattr(V, field.name) for field in fields(ValueFunction)}

@@ -7,7 +7,6 @@ basis in closed form, (-Lap)^alpha by |k|^(2 alpha).
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -141,7 +140,7 @@ class FourierBasis:
 
 
 class TensorBasis:
-    """phi_k(x) = prod_i phi_{k_i}(x_i) in d = 2 or 3 coordinates; `n_basis` functions each, constant first.
+    """phi_k(x) = prod_i phi_{k_i}(x_i) in d > 1 coordinates; `n_basis` functions each, constant first.
 
     lines: the functions of each coordinate, None for those of Fourier. truncation "total" keeps products whose harmonic
     numbers add up to at most N = (n_basis - 1) / 2, "box" all of them.
@@ -164,24 +163,14 @@ class TensorBasis:
                 check_basis(n_basis, p, o)
             lines = [FourierBasis(n_basis, p, o) for p, o in zip(self.period, self.origin)]
         self.lines = list(lines)
-        if n_basis**dim > 50 * MAX_SIZE:
+        found = n_basis**dim if truncation == "box" else products_kept(dim, n_basis, MAX_SIZE)
+        if found > MAX_SIZE:
             raise InputError(
-                f"n_basis must be small because it counts per coordinate, found {n_basis} in {dim} dimensions; "
-                "use 5 or 7."
+                f"n_basis must give at most {MAX_SIZE} functions per coefficient, found more with {n_basis} in {dim} "
+                "dimensions; it counts per coordinate: use fewer, or truncation total."
             )
-        highest = (n_basis - 1) // 2
-        harmonic = [(k + 1) // 2 for k in range(n_basis)]
-        kept = [
-            index
-            for index in itertools.product(range(n_basis), repeat=dim)
-            if truncation == "box" or sum(harmonic[k] for k in index) <= highest
-        ]
-        kept.sort(key=lambda index: sum(harmonic[k] for k in index))  # stable: the constant is first
-        if len(kept) > MAX_SIZE:
-            raise InputError(
-                f"n_basis must give at most {MAX_SIZE} functions per coefficient, found {len(kept)}; it counts per "
-                "coordinate: use fewer, or truncation total."
-            )
+        highest = dim * n_basis if truncation == "box" else (n_basis - 1) // 2
+        kept = sorted(_products(dim, n_basis, highest), key=_harmonics)  # stable: the constant is first
         self.index = torch.tensor(kept, dtype=torch.int64).T.contiguous()  # (d, K)
         own = [line.harmonic_numbers()[self.index[i]] for i, line in enumerate(self.lines)]
         self.harmonics = torch.stack(own, dim=1)  # (K, d)
@@ -215,6 +204,32 @@ class TensorBasis:
             if hasattr(self, name):
                 setattr(new, name, tuple(value / length for value in getattr(self, name)))
         return new
+
+
+def _harmonics(index: Sequence[int]) -> int:
+    """The sum of the harmonic numbers of a product of functions."""
+    return sum((k + 1) // 2 for k in index)
+
+
+def _products(dim: int, n_basis: int, highest: int) -> list[tuple[int, ...]]:
+    """The products whose harmonic numbers add up to at most `highest`, the last coordinate varying fastest."""
+    if dim == 0:
+        return [()]
+    return [
+        (k, *rest)
+        for k in range(n_basis)
+        if (k + 1) // 2 <= highest
+        for rest in _products(dim - 1, n_basis, highest - (k + 1) // 2)
+    ]
+
+
+def products_kept(dim: int, n_basis: int, most: int) -> int:
+    """How many products of n_basis functions "total" keeps in dim coordinates; more than `most` is `most` + 1."""
+    highest = (n_basis - 1) // 2
+    ways = [1] + [0] * highest  # to have each sum of harmonic numbers
+    for _ in range(dim):
+        ways = [ways[s] + sum(2 * ways[s - j] for j in range(1, s + 1)) for s in range(highest + 1)]
+    return min(sum(ways), most + 1)
 
 
 def fourier_basis(
