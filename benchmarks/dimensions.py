@@ -2,7 +2,7 @@
 
 python benchmarks/dimensions.py                        everything
 python benchmarks/dimensions.py law recovery value     some of it; also from_data, and what is kept in
-                                                       results/dimensions.csv: matrix, products
+                                                       results/dimensions.csv: matrix, products, many
 python benchmarks/dimensions.py recovery --seeds 2
 """
 
@@ -150,6 +150,54 @@ def products(seeds: range, n_paths: int = 10_000, steps: int = 600, horizon: flo
                 keep("products", f"{case} at {x0[0]:g} {x0[1]:g}", seed, row)
 
 
+def many(seeds: range) -> None:
+    """V in four to ten coordinates that share only their jumps, against sums of V in one coordinate, at 300 states.
+
+    b_i = -sin x_i or cos(x_i) / 2 on circles, -x_i on lines (-2, 2); D_o from 0.5 to 1, D_f = 0.4, alpha = 0.7,
+    r = sum of (1 + 0.3 i) cos x_i, beta = 1.
+    """
+    for case, dim, bounded in (("4 circles", 4, False), ("5 lines", 5, True), ("10 circles", 10, False)):
+        drifts = [torch.sin if i == 0 else torch.cos for i in range(dim)]
+        shares = [-1.0 if i == 0 else 0.5 for i in range(dim)]
+        parts = [lambda u, f=f, c=c: c * f(u) for f, c in zip(drifts, shares)]
+        parts = [lambda u: -u] * dim if bounded else parts
+        D = torch.linspace(0.5, 1.0, dim, dtype=torch.float64)
+        place = {"period": None, "window": [(-2.0, 2.0)] * dim} if bounded else {"period": 2 * math.pi}
+        alone = {"period": None, "window": (-2.0, 2.0)} if bounded else place
+        system = Dynamics(
+            lambda x, parts=parts: torch.stack([f(v) for f, v in zip(parts, x.unbind(-1))], dim=-1),
+            torch.diag(D),
+            0.4,
+            0.7,
+            dim=dim,
+            **place,
+        )
+        rewards = [lambda u, i=i: (1 + 0.3 * i) * torch.cos(u) for i in range(dim)]
+        began = time.process_time()
+        V = solve_value(system, lambda x, rewards=rewards: sum(r(v) for r, v in zip(rewards, x.unbind(-1))), 1.0)
+        seconds = time.process_time() - began
+        low, high = (-2.0, 2.0) if bounded else (0.0, 2 * math.pi)
+        for seed in seeds:
+            draw = torch.Generator().manual_seed(seed)
+            x = low + (high - low) * torch.rand((300, dim), generator=draw, dtype=torch.float64)
+            truth = sum(
+                solve_value(Dynamics(f, float(D[i]), 0.4, 0.7, **alone), rewards[i], 1.0)(x[:, i])
+                for i, f in enumerate(parts)
+            )
+            error, scale = V(x) - truth, float(truth.abs().max())
+            keep(
+                "many",
+                case,
+                seed,
+                {
+                    "largest error, %": 100 * float(error.abs().max()) / scale,
+                    "mean std, %": 100 * float(V.std(x).mean()) / scale,
+                    "error in std": float((error / V.std(x)).square().mean().sqrt()),
+                    "seconds": seconds,
+                },
+            )
+
+
 def value(_: int) -> None:
     """A manufactured V = cos^3 u cos^3 v of the system `plane` on a 128 x 128 grid."""
     from levytorch.policy.reward_functions import CosineProduct, PlaneManufactured
@@ -200,6 +248,7 @@ def main() -> None:
         "from_data": from_data,
         "matrix": matrix,
         "products": products,
+        "many": many,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], default=list(parts)[:4])
@@ -209,7 +258,7 @@ def main() -> None:
     warnings.simplefilter("ignore", LevytorchWarning)
     for name in arguments.parts:
         kept = range(arguments.first, arguments.first + arguments.seeds)
-        parts[name](kept if name in ("matrix", "products") else arguments.seeds)
+        parts[name](kept if name in ("matrix", "products", "many") else arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def drawn(n, d, low, high):
 def test_coordinates_that_do_not_see_each_other(place, drifts, share):
     system, reward, truth = separate(place, drifts)
     V = solve_value(system, reward, 1.0)
-    low, high = (0.0, TURN) if "window" not in place else place["window"]
+    low, high = place.get("window", (0.0, TURN))
     x = drawn(300, 4, low, high)
     error = V(x) - truth(x)
     assert float((error / V.std(x)).square().mean().sqrt()) < 1.5
