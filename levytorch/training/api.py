@@ -51,7 +51,7 @@ def recover(
     client: Any = None,
     **options: Any,
 ) -> Any:
-    """Recover b(x), D_o(x), D_f(x), and if asked for alpha and the tempering, from data by maximum likelihood.
+    """Recover b(x), D_o(x) and D_f(x), and on request alpha and the tempering, from data by maximum likelihood.
 
     It prints nothing and writes nothing. train.py is the same code with configuration, logging and files.
 
