@@ -149,20 +149,20 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
 def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
     """Another law of a step that describes the same pairs clearly better."""
     rows = {row.model: row for row in laws.rows}
-    best, ours = laws.rows[0], rows["tempered"]
-    if best.model == NOISY and -ours.difference > _BETTER * ours.difference_std:
+    best, ours, plain = laws.rows[0], rows["tempered"], rows["stable"]
+    clearly = -ours.difference > _BETTER * ours.difference_std
+    if best.model == NOISY and clearly and min(plain.aic, ours.aic) - best.aic > _AIC:
         return {
             "observation_noise": f"observations have errors: with noise the law describes them better "
             f"({-ours.difference:.2g} per pair in log-likelihood, standard error {ours.difference_std:.1g}); use "
             'observation_noise="learn".'
         }
-    if best.model in ("Student t", "NIG") and -ours.difference > _BETTER * ours.difference_std:
+    if best.model in ("Student t", "NIG") and clearly:
         return {
             "other_law": f"{best.model} describes the steps better than the tempered law ({-ours.difference:.2g} per "
             f"pair in log-likelihood, standard error {ours.difference_std:.1g}): constant coefficients may not "
             "describe the data; let the coefficients depend on x."
         }
-    plain = rows["stable"]
     gain = ours.log_likelihood - plain.log_likelihood
     better = gain > _BETTER * plain.difference_std and plain.aic - ours.aic > _AIC
     if not recovery.head.tempered and best is ours and better:

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from levytorch import Dynamics, Recovery, Trajectories, Transitions, compare, diagnose, recover, simulate
+from levytorch.diagnostics.compare import Comparison, Row
+from levytorch.diagnostics.diagnosis import Diagnosis, raise_alarms
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.training.fit import Fit
 from levytorch.training.settings import make_settings
@@ -134,6 +136,20 @@ def test_table_of_laws_has_a_row_with_noise() -> None:
     assert found.laws is not None
     assert found.laws.preferred == "stable, noise"  # type: ignore[union-attr]
     assert "observation_noise" in found.alarms
+
+
+def test_the_alarm_of_noise_asks_for_a_gain_that_its_parameter_is_worth() -> None:
+    """A held-out gain beside hardly any gain in AIC is none."""
+
+    def row(name: str, difference: float, aic: float) -> Row:
+        return Row(name, -0.94, 0.04, difference, 0.001, aic, 16.0)
+
+    recovery = fitted()
+    for gain, raised in ((2.0, False), (20.0, True)):
+        rows = [row("stable, noise", 0.0, 3771.3), row("stable", -0.0058, 3771.3 + gain)]
+        rows += [row("tempered", -0.0061, 3775.2 + gain)]
+        laws = Comparison(rows, True, 2000, "")
+        assert ("observation_noise" in raise_alarms(Diagnosis(laws=laws), recovery, 1.0)) == raised
 
 
 @pytest.mark.parametrize(
