@@ -1,7 +1,7 @@
 """Coefficients at their boundary: does a fit stay right, or say that it is not?
 
 python benchmarks/boundary.py run --seeds 20      adds rows to the results
-python benchmarks/boundary.py summary
+python benchmarks/boundary.py table                 prints the table of docs/method.md
 
 "line": Ornstein-Uhlenbeck with D_o = 0.3, D_f = 0.2 and alpha = 0.8, 10,000 pairs, alpha learned: D_o and the jumps can
 hardly be told from each other. "circle": b = sin x, D_o = 0.3 and D_f = 0.01, 2,000 pairs, alpha learned: few or no
@@ -110,30 +110,39 @@ def run(options: argparse.Namespace) -> None:
                 writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
-def summary(options: argparse.Namespace) -> None:
-    with Path(options.results).open() as file:
+def table(results: Path = RESULTS) -> None:
+    """One row per system, over all data sets of the file."""
+    with results.open() as file:
         rows = list(csv.DictReader(file))
+    stds = ("D_o_std", "D_f_std", "alpha_std", "V_std")
+    head = ["system", "data sets", "raw exceptions", "standard errors of zero", "not converged", "stopped"]
+    head += [f"V off by > {FAR:g} std", "of these without an alarm", "most", "V.std, median and largest"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for name in SYSTEMS:
         own = [r for r in rows if r["system"] == name]
-        errors = [r["error"] for r in own if r["error"]]
         fitted = [r for r in own if not r["error"]]
-        zero = [r for r in fitted if any(float(r[k]) == 0 for k in ("D_o_std", "D_f_std", "alpha_std", "V_std"))]
-        far = [r for r in fitted if abs(float(r["z"])) > FAR]
-        unsaid = [r["seed"] for r in far if not r["alarms"] and not r["warned"]]
-        print(f"{name}: {len(own)} data sets, {len(errors)} errors ({sum(e.startswith('raw') for e in errors)} raw)")
-        print(f"  standard errors of zero: {len(zero)}; not converged: {sum(r['converged'] != 'True' for r in fitted)}")
-        print(f"  V farther than {FAR:g} standard errors from the truth: {len(far)}, without an alarm: {len(unsaid)}")
+        raw = sum(r["error"].startswith("raw") for r in own)
+        zero = sum(any(float(r[key]) == 0 for key in stds) for r in fitted)
+        z = [abs(float(r["z"])) for r in fitted]
+        unsaid = sum(abs(float(r["z"])) > FAR and not r["alarms"] for r in fitted)
+        std = sorted(float(r["V_std"]) for r in fitted)
+        cells = [name, len({r["seed"] for r in own}), raw, zero, sum(r["converged"] != "True" for r in fitted)]
+        cells += [len(own) - len(fitted) - raw, sum(v > FAR for v in z), unsaid, f"{max(z):.1f}"]
+        print("| " + " | ".join(map(str, [*cells, f"{std[len(std) // 2]:.2g}, {std[-1]:.2g}"])) + " |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "summary"))
+    parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("systems", nargs="*", default=list(SYSTEMS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--results", default=str(RESULTS))
     options = parser.parse_args()
-    {"run": run, "summary": summary}[options.what](options)
+    if options.what == "run":
+        run(options)
+    else:
+        table(Path(options.results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/real_data.md are those of the rows in benchmarks/results/real_data.csv."""
+"""Tables of pages are those of the rows in benchmarks/results."""
 
 import importlib.util
 import sys
@@ -9,15 +9,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_tables_are_those_of_the_rows(capsys, monkeypatch):
-    spec = importlib.util.spec_from_file_location("real_data", ROOT / "benchmarks" / "real_data.py")
+@pytest.mark.parametrize(
+    ("name", "function", "page", "lines"),
+    [("real_data", "tables", "real_data.md", 20), ("boundary", "table", "method.md", 2)],
+)
+def test_the_tables_are_those_of_the_rows(capsys, monkeypatch, name, function, page, lines):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "real_data", module)
+    monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
-    module.tables()
+    getattr(module, function)()
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    page = (ROOT / "docs" / "real_data.md").read_text().splitlines()
-    missing = [line for line in printed if line not in page]
-    assert len(printed) > 20
+    written = (ROOT / "docs" / page).read_text().splitlines()
+    missing = [line for line in printed if line not in written]
+    assert len(printed) > lines
     if missing:
-        pytest.fail("run `python benchmarks/real_data.py tables` and copy: " + "\n".join(missing))
+        pytest.fail(f"run `python benchmarks/{name}.py {function}` and copy: " + "\n".join(missing))

@@ -161,7 +161,7 @@ def _warn_of_doubts(recovery: Any, with_memory: bool) -> None:
     at_zero = metrics.get("at_zero", {})
     doubts = [
         f"{name} has vanished and the data does not bound it"
-        for name, found in at_zero.items()
+        for name, found in (at_zero | metrics.get("near_zero", {})).items()
         if not math.isfinite(found["std"])
     ]
     vanished = [name for name in metrics.get("vanishing", ()) if name not in at_zero]

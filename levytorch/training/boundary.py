@@ -49,6 +49,7 @@ _PASSES = 25  # of one of the fits with the coefficient held
 _NEAR = 1e-2  # twice the log-likelihood that such a fit may leave
 _FAR = 20.0  # of log-likelihood that is lost without a coefficient, all else as it is
 _STATES = 64  # at which coefficients are compared
+_SLOPE = 0.1  # share of an error that parameters may fail to make
 _REFINED = 3  # times that the place of a given fall is looked for between two constants
 
 
@@ -265,12 +266,22 @@ def include_vanished(recovery: Recovery, found: Vanished | None) -> None:
         recovery.metrics["at_zero"] = {found.name: plain}
         recovery.metrics["vanishing"] = [*recovery.metrics.get("vanishing", []), found.name]
     else:
-        recovery.metrics["near_zero"] = {found.name: plain}
+        recovery.metrics["near_zero"] = {found.name: plain | {"missing": _missing(head, found, moves)}}
     if covariance is None or not math.isfinite(found.std):
         return
     if not found.gone and found.name not in recovery.metrics.get("vanishing", []):
         covariance = given_zero(covariance, head, [found.name])
     recovery.covariance = covariance + torch.outer(moves, moves)
+
+
+def _missing(head: LinearHead, found: Vanished, moves: Tensor) -> float:
+    """The part of the error that no move of the parameters makes: where a coefficient is all but zero, it has all but
+    no slope. 0 where the parameters make nearly all of it.
+    """
+    row = 1 + KNOWABLE.index(found.name)
+    made = float((head.jacobian(found.x)[row].detach() @ moves).mean())
+    missing = max(found.std - made, 0.0)
+    return missing if missing > _SLOPE * found.std else 0.0
 
 
 def _moves(head: LinearHead, found: Vanished) -> Tensor:

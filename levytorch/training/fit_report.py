@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from itertools import groupby
@@ -324,15 +324,17 @@ def coefficient_rows(
     level: float = 0.95,
     weight: Tensor | None = None,
     action: str = "",
+    vanished: Collection[str] = (),
 ) -> list[Estimate]:
     """Averages of b, D_o and D_f at n states, whose numbers the head names; the error is that of all components.
 
-    truth: b, D_o and D_f of the true system at the states. weight: (n,) of the states; None: all alike.
+    truth: b, D_o and D_f of the true system at the states. weight: (n,) of the states; None: all alike. vanished:
+    coefficients that the head knows as zero because the fit has found that, not the caller.
     """
     z, rows = float(ndtri(0.5 + 0.5 * level)), []
     share = None if weight is None else weight / weight.sum()
     for i, name in enumerate(("b", "D_o", "D_f")):
-        given, error = name in getattr(head, "known", ()), None
+        given, error = name in getattr(head, "known", ()) and name not in vanished, None
         if truth is not None:
             values, true = found[i], torch.as_tensor(truth[i], dtype=torch.float64)
             if name == "D_o":

@@ -55,7 +55,7 @@ class Individuals(Mapping[Any, Recovery]):
 
     def same(self, name: str) -> tuple[float, float]:
         """The mean of b, D_o, D_f or alpha over all, weighted by its precision, and p of that all have the same."""
-        known = [(row.mean[name], row.std[name]) for row in self.rows if row.std[name] > 0]
+        known = [(row.mean[name], row.std[name]) for row in self.rows if 0 < row.std[name] < math.inf]
         if len(known) < 2:
             return (known[0][0] if known else math.nan), math.nan
         weight = sum(1 / s**2 for _, s in known)
@@ -132,8 +132,13 @@ def _row(name: Any, recovery: Recovery, pairs: Transitions) -> Individual:
     values = recovery.coefficients(x)
     mean = {key: float(getattr(values, key).mean()) for key in _NAMES}
     std = dict.fromkeys(_NAMES, math.nan)
-    if recovery.covariance is not None:
-        for key, J in zip(_NAMES, recovery.jacobian(x)):
+    full = recovery.with_boundary()
+    if full.covariance is not None:
+        for key, J in zip(_NAMES, full.jacobian(x)):
             slope = J.reshape(-1, J.shape[-1]).mean(0)
-            std[key] = float((slope @ recovery.covariance @ slope).clamp(min=0.0).sqrt())
+            std[key] = float((slope @ full.covariance @ slope).clamp(min=0.0).sqrt())
+        for key, found in (recovery.metrics.get("at_zero", {}) | recovery.metrics.get("near_zero", {})).items():
+            std[key] = math.inf if math.isinf(found["std"]) else std[key]
+        if not callable(recovery.alpha_std):
+            std["alpha"] = recovery.alpha_std  # infinite where the data says nothing about it
     return Individual(name, len(pairs), mean, std, recovery.log_likelihood, recovery.converged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -225,6 +225,9 @@ class Recovery(Reported):
         for name, found in self.metrics.get("at_zero", {}).items():
             row = 1 + KNOWABLE.index(name)
             stds[row] = torch.hypot(stds[row], torch.full_like(stds[row], found["std"]))
+        for name, found in self.metrics.get("near_zero", {}).items():
+            row = 1 + KNOWABLE.index(name)
+            stds[row] = stds[row].clamp(min=found["std"])
         for i, missing in enumerate(self.metrics.get("left_out_of_series", ())[:3]):
             if missing:
                 constant = cast(LinearHead, self.head).starts[i]  # whose column is the slope in the predictor
@@ -289,10 +292,10 @@ class Recovery(Reported):
         )
 
     def with_boundary(self) -> Recovery:
-        """This recovery with one more parameter for each coefficient that has vanished, so that V.std includes its
-        possible size; itself if none has. For `jacobian` and `covariance` only.
+        """This recovery with one more parameter for each coefficient that has vanished, or is near zero, so that V.std
+        includes its possible size; itself if none has. For `jacobian` and `covariance` only.
         """
-        found = self.metrics.get("at_zero", {})
+        found = _at_or_near_zero(self.metrics)
         if not found or self.covariance is None:
             return self
         kept = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -340,7 +343,8 @@ class Recovery(Reported):
         """Means of b, D_o and D_f over states, with the pointwise standard errors there; truth: to be compared with."""
         stds = self.std(x) if self.covariance is not None else None
         true = None if truth is None else (truth.b(x), truth.D_o(x), truth.D_f(x))
-        return coefficient_rows(self.head, (self.b(x), self.D_o(x), self.D_f(x)), stds, true, level=level)
+        found = self.b(x), self.D_o(x), self.D_f(x)
+        return coefficient_rows(self.head, found, stds, true, level=level, vanished=self.metrics.get("at_zero", ()))
 
     def to_frame(self, grid: Any = None, kind: str = "polars", level: float = 0.95) -> Any:
         """Coefficients with errors and intervals at the states of `grid`, as a frame of polars or pandas, or a dict.
@@ -474,8 +478,9 @@ class Recovery(Reported):
                 raise InputError("shift must have one number per parameter, found others; fit again.")
         head.set_flat(theta)
         metrics, history = stored_metrics(content["metrics"]), [dict(entry) for entry in content["history"]]
-        if any(len(one["moves"]) != theta.numel() for one in metrics.get("at_zero", {}).values()):
-            raise InputError("at_zero must have one number per parameter of the head, found others; fit again.")
+        for key in ("at_zero", "near_zero"):
+            if any(len(one["moves"]) != theta.numel() for one in metrics.get(key, {}).values()):
+                raise InputError(f"{key} must have one number per parameter of the head, found others; fit again.")
         return cls(
             head,
             tcf=real_number("tcf", content["tcf"]),
@@ -613,11 +618,17 @@ class _AtBoundary(Recovery):
 
     def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows = list(super().jacobian(x))
-        for name in self.metrics["at_zero"]:
+        for name in _at_or_near_zero(self.metrics):
             rows = [torch.cat([J, J.new_zeros((*J.shape[:-1], 1))], dim=-1) for J in rows]
             rows[1 + KNOWABLE.index(name)][..., -1] = 1.0
         b, D_o, D_f, alpha = rows
         return b, D_o, D_f, alpha
+
+
+def _at_or_near_zero(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Coefficients that have vanished, and those near zero whose error the parameters do not make, by name."""
+    near = {k: v | {"std": v["missing"]} for k, v in metrics.get("near_zero", {}).items() if v.get("missing", 0.0) > 0}
+    return metrics.get("at_zero", {}) | near
 
 
 def _extended(covariance: Tensor, found: list[dict[str, Any]]) -> Tensor:

@@ -127,12 +127,13 @@ def _counts(value: Any) -> bool:
 
 
 def _at_zero(value: Any) -> bool:
-    """What boundary.include_vanished writes of coefficients that have vanished."""
+    """What boundary.include_vanished writes of coefficients that have vanished, or are near zero."""
     if not isinstance(value, Mapping) or not _names(list(value)):
         return False
     return all(
         isinstance(one, Mapping)
         and all(_number(one.get(key)) and one[key] >= 0 for key in ("std", "upper"))
+        and _number(one.get("missing", 0.0))
         and isinstance(one.get("moves"), list)
         and all(map(_finite, one["moves"]))
         for one in value.values()
@@ -183,6 +184,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     "vanishing": _names,
     "left_out": _counts,
     "at_zero": _at_zero,
+    "near_zero": _at_zero,
     "mu": lambda value: all(map(_number, value if isinstance(value, list | tuple) else [value])),  # one per coordinate
     **dict.fromkeys(("D_o_D_f_correlation", "tempering_z", "missing_between_CT_and_TRT_z"), _number),
     "left_out_of_series": lambda value: isinstance(value, list | tuple) and all(map(_count, value)),

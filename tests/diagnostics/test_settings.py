@@ -15,7 +15,7 @@ from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.brownian import fit_without_jumps
 from levytorch.diagnostics.sample import Region, make_sample
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.figures.diagnostics import drawings
+from levytorch.figures.diagnostics import drawings, goodness
 from tests.coefficients.own_head import Pull
 from tests.diagnostics.problems import quiet, walk
 from tests.training.problems import ALPHA, DT, steps
@@ -168,3 +168,7 @@ def test_words_of_rare_steps_and_of_laws():
     found.fit.rare = {0.003: 1.42}
     assert "the rarest 0.3 % of steps are 1.4 times as frequent as expected" in found.text()
     assert float(found.arrays["fit"]["period"]) == pytest.approx(2 * math.pi)
+    assert goodness(found.arrays["fit"])[1][2].get_xlabel() == "x in one period"
+    line = simulate(Dynamics(lambda x: -x, 0.5, 0.2, 0.6, None), 20, 60, 1 / 40, seed=1, x0=0.0).transitions()
+    found = quiet(diagnose, quiet(recover, line, alpha=0.6, period=None, n_basis=4), line, checks=("fit",))
+    assert goodness(found.arrays["fit"])[1][2].get_xlabel() == "x"

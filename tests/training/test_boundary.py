@@ -6,9 +6,11 @@ import warnings
 import pytest
 import torch
 
-from levytorch import Dynamics, Transitions, recover, simulate, solve_value
+from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_value
 from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.likelihood.penalty import guarded_solve
+from levytorch.training.boundary import Vanished, include_vanished
+from levytorch.training.individual import _row as individual_row
 
 OU = Dynamics(b=lambda x: -x, D_o=0.3, D_f=0.2, alpha=0.8, period=None)
 
@@ -59,9 +61,34 @@ def test_brownian_data_with_alpha_learned(seed):
     assert found.alpha_std == math.inf
     assert float(found.D_f(1.0)) == 0.0 == float(known.D_f(1.0))
     assert 0 < float(found.std(1.0)[2]) < 0.1
+    shown = next(row for row in found.report.estimates if row.name == "D_f")
+    assert shown.note == "", "it was estimated, not given"
+    assert shown.std == pytest.approx(float(found.std(1.0)[2]))
+    row = individual_row("all", found, data)
+    assert row.std["D_f"] == pytest.approx(shown.std)
+    assert row.std["alpha"] == math.inf
     V, W = (solve_value(one, torch.cos, 1.0) for one in (found, known))
     assert abs(float(V(1.0) - W(1.0))) < 0.1 * float(W.std(1.0))
     assert 0.9 * float(W.std(1.0)) < float(V.std(1.0)) < 1.5 * float(W.std(1.0))
+
+
+def test_the_error_of_a_coefficient_that_is_all_but_zero_and_stays_a_parameter():
+    """Its logarithm has all but no slope: D_o of a track was 1e-8 with a standard error of 1e-40, and may be 0.7."""
+    data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.2, alpha=0.6), 20, 100, 0.05, seed=0).transitions()
+    found = quietly(data, alpha=0.6, n_basis=1, law="frozen")
+    before = float(solve_value(found, torch.cos, 1.0).std(1.0))
+    theta = found.theta.clone()
+    theta[found.head.part(1)] = -40.0
+    found.head.set_flat(theta)
+    x = found.head.grid(8)
+    none = torch.zeros_like(x)
+    include_vanished(found, Vanished("D_o", 0.4, 0.8, x, (none, none + 0.4, none, none), gone=False))
+    assert float(found.D_o(1.0)) < 1e-6
+    assert float(found.std(1.0)[1]) == pytest.approx(0.4)
+    assert individual_row("all", found, data).std["D_o"] == pytest.approx(0.4, rel=1e-3)
+    assert float(solve_value(found, torch.cos, 1.0).std(1.0)) > 1.5 * before
+    again = Recovery.from_content(found.content())
+    assert float(again.std(1.0)[1]) == pytest.approx(0.4)
 
 
 def test_singular_systems_move_only_what_they_determine():
