@@ -43,10 +43,18 @@ def recover_files(data: Any, settings: FitSettings, client: Any) -> Recovery:
         raise InputError(
             f"the engine must be fisher or evidence for files on a cluster, found {settings.engine.name}; leave it out."
         )
-    if settings.modulation is not None or settings.data.get("validation"):
+    needs = {
+        "a modulation": settings.modulation is not None,
+        "validation": bool(settings.data.get("validation")),
+        "a memory": settings.memory is not None,
+        "observation_noise": settings.observation_noise is not None,
+        "an action": files.reading.get("action") is not None,
+    }
+    if any(needs.values()):
+        name = next(name for name, asked in needs.items() if asked)
         raise InputError(
-            "a modulation and validation must have the pairs in this process, found files on a cluster; read them with "
-            "Trajectories.from_file, or leave these out."
+            f"{name} must have the pairs in this process, found files on a cluster; read them with "
+            "Trajectories.from_file, or leave this out."
         )
     with running(client) as job:
         sample = files.on(job).sample(files.n_sample)

@@ -177,6 +177,8 @@ def test_a_sample_is_from_all_files(tmp_path):
         ({"engine": "adam"}, "engine must be fisher"),
         ({"validation": 0.2}, "must have the pairs in this process"),
         ({"modulation": 24.0}, "must have the pairs in this process"),
+        ({"memory": "learn"}, "a memory must have the pairs in this process"),
+        ({"observation_noise": 0.1}, "observation_noise must have the pairs in this process"),
     ],
 )
 def test_what_needs_the_pairs_here_is_refused(options, words, files, client):
@@ -184,6 +186,8 @@ def test_what_needs_the_pairs_here_is_refused(options, words, files, client):
         recover(files, alpha=0.3, n_basis=1, client=client, **options)
     with pytest.raises(InputError, match="colour"):
         Files(files, colour=1)
+    with pytest.raises(InputError, match="an action must have the pairs in this process"):
+        recover(Files(files, action="push"), alpha=0.3, n_basis=1, client=client)
 
 
 @pytest.mark.slow
