@@ -308,7 +308,7 @@ def against(title: str, q: Quantities, law: str, other: Quantities) -> None:
     logs["together"] = np.mean([logs[f"error_{c}"] for c in NAMES], axis=0)
     each = []
     for name, values in logs.items():
-        spread = 2 * values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+        spread = 2 * values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         low, mean, high = (math.exp(min(values.mean() + k * spread, 99)) for k in (-1, 0, 1))
         each.append(f"{name} {mean:.3f} ({low:.2f}-{high:.2f})" if len(values) > 1 else f"{name} {mean:.3f}")
     print(f"{title}, {len(logs['seconds'])} seeds, over those of law {law}: {', '.join(each)}")
