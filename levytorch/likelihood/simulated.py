@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ from levytorch.likelihood.frozen import (
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
-from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
+from levytorch.likelihood.sums import ScoreSums, assemble, project
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.likelihood.windows import COUNT, NEGLIGIBLE, Repeated, Windows, products_in_predictors
 from levytorch.simulation.coupled import CoupledSteps, Field, Substep, coupled_steps, coupled_substeps
@@ -68,6 +68,7 @@ _BLOCK = 1 << 19  # simulated steps at a time
 _NODES = 1024  # per cell, from which coefficients of a head that is not linear are interpolated
 _COARSE = 64  # bins of states in which the strata of lost tails are compared
 _SMALLEST = 0.2  # of the frozen law's mass of a stratum: simulations do not make it smaller
+_FEW = 200.0  # simulated steps in a stratum and bin, below which its mass follows that of the others
 _GRID = {1: 64, 2: 256}  # states at which shares of the variance are compared
 
 
@@ -367,7 +368,7 @@ class SimulatedScore:
                 own = sums[:, ::stride] - stratum.rates.reshape(rows, M)[:, some] * difference[::stride]
                 own /= stratum.mass[some].clamp(min=1e-300)
                 products.index_add_(1, some, stride * (own.unsqueeze(0) * own.unsqueeze(1)).flatten(0, 1))
-        coarse = _coarse(head, bins)
+        coarse = bins.coarser(head, _COARSE)
         of_bin = coarse.index(bins.x, bins.dt)
 
         def gathered(values: Tensor) -> Tensor:
@@ -376,11 +377,12 @@ class SimulatedScore:
         means = []
         for stratum, total, products in zip(strata, found, spread):
             p = stratum.mass * number
-            known, known_first = gathered(p), gathered(p * stratum.slopes)
-            whole = (known + gathered(total[0])).clamp(min=_SMALLEST * known)
-            changed = _ratio(known_first + gathered(in_predictors(total[1:])), whole) - _ratio(known_first, known)
+            known, mean = gathered(p), _ratio(gathered(p * stratum.slopes), gathered(p))
+            more = gathered(total[0])
+            change = gathered(in_predictors(total[1:])) - mean * more
+            changed = _ratio(change, known * (1.0 + _pooled(more, known)).clamp(min=_SMALLEST))
             products = products_in_predictors(products.reshape(rows, rows, M), jacobian)
-            means.append((changed, _ratio(whole, gathered(number)), products))
+            means.append((changed, _ratio(known + more, gathered(number)), products))
         if objective.method == "tcf":
             self.R_theta = float((masses.share * (1.0 - means[0][1][of_bin])).sum())
             ev.R_theta = self.R_theta
@@ -488,7 +490,7 @@ class SimulatedScore:
     def _within(self, stratum: Stratum, x: Tensor, dt: Tensor, items: Tensor, steps: CoupledSteps) -> Tensor:
         """The same covariances within a stratum, of paths from some states, which end in these steps."""
         objective = self.objective
-        coarse = _coarse(self.head, objective.bins)
+        coarse = objective.bins.coarser(self.head, _COARSE)
         of_bin = coarse.index(objective.bins.x, objective.bins.dt)
         node = objective.bins.index(x, dt)
         pairs = torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, stratum.counts)
@@ -616,9 +618,12 @@ def rows_at(head: Head, x: Tensor) -> RowsAt:
         return RowsAt(head, head(x), lambda scores: torch.einsum("cn,cnp->np", scores, jacobian))
 
 
-def _coarse(head: LinearHead, bins: StateBins) -> StateBins:
-    """Few bins of states, for the same groups of dt."""
-    return StateBins(head, torch.unique(bins.dt), _COARSE)
+def _pooled(more: Tensor, known: Tensor) -> Tensor:
+    """more / known in every bin, drawn towards that of all bins where there are few simulated steps: a denominator that
+    moves with its numerator would bias their ratio.
+    """
+    whole = more.sum() / known.sum().clamp(min=1e-300)
+    return (more + _FEW * whole) / (known + _FEW)
 
 
 def _ratio(values: Tensor, by: Tensor) -> Tensor:
@@ -678,7 +683,7 @@ class SimulatedPairs:
             one = torch.full((len(x),), states.total / n_simulated, dtype=torch.float64)
             return batch._replace(main=_joined(batch.main, x, dt, fine, frozen, (-one, one)))
         node = masses.bins.index(x, dt)
-        coarse = _coarse(cast(LinearHead, head), masses.bins)
+        coarse = masses.bins.coarser(head, _COARSE)
         of_bin = coarse.index(masses.bins.x, masses.bins.dt)
         parts = regions(masses, split=self._split(masses))
         totals = [torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, p.counts) for p in parts]

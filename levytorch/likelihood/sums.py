@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from levytorch.data.quantiles import cut, order_statistics
 CHUNK = 1 << 17  # pairs at a time
 _MAX_DISTINCT_DT, _DT_GROUPS = 32, 16
 _CELLS = {1: 48, 2: 20, 3: 10, 4: 7}  # of each input, by the number of inputs
+_FEWER = 4  # times fewer bins of states and cells of inputs, where they are coarser
 
 
 class StateBins:
@@ -99,6 +101,10 @@ class StateBins:
             total += torch.bincount(self.index(x[lo : lo + chunk], part), minlength=len(self))
         return total
 
+    def coarser(self, head: Head, n_bins: int) -> StateBins:
+        """Fewer bins of states, for the same groups of dt."""
+        return StateBins(head, torch.unique(self.dt), n_bins)
+
     def means(self, values: Callable[[slice], Tensor], dt: Tensor) -> Tensor:
         """Mean of a per-pair quantity over each group of dt, at every node (thresholds that depend on dt)."""
         return _group_means(values, dt, self.dt_edges).repeat_interleave(self.n_x)
@@ -111,11 +117,11 @@ class InputBins(StateBins):
     exist.
     """
 
-    def __init__(self, head: HeadOfInputs, dt: Tensor, inputs: Tensor, n_bins: int) -> None:
-        super().__init__(head, dt, min(n_bins, head.bins_beside_inputs))
+    def __init__(self, head: HeadOfInputs, dt: Tensor, inputs: Tensor, n_bins: int, fewer: int = 1) -> None:
+        super().__init__(head, dt, min(n_bins, head.bins_beside_inputs) // fewer)
         states, state_dt, self.n_states = self.x.reshape(len(self.dt), -1), self.dt, len(self.dt)
         m = inputs.shape[1]
-        levels = torch.linspace(0, 1, _CELLS.get(m, 6) + 1, dtype=torch.float64)[1:-1]
+        levels = torch.linspace(0, 1, max(2, _CELLS.get(m, 6) // fewer) + 1, dtype=torch.float64)[1:-1]
         some = inputs[:: max(1, len(inputs) // 100_000)]
         self.edges = [torch.unique(torch.quantile(column, levels)) for column in some.T]
         codes = self._codes(inputs)
@@ -137,6 +143,11 @@ class InputBins(StateBins):
 
     def are_states(self, x: Tensor) -> bool:
         return False
+
+    def coarser(self, head: Head, n_bins: int) -> StateBins:
+        """Fewer bins of states and cells of inputs, for the same groups of dt."""
+        inputs = self.x[:, self.dim :]
+        return InputBins(cast(HeadOfInputs, head), torch.unique(self.dt), inputs, n_bins, _FEWER)
 
     def means(self, values: Callable[[slice], Tensor], dt: Tensor) -> Tensor:
         return super().means(values, dt).repeat_interleave(len(self.codes))

@@ -62,15 +62,13 @@ def check_inputs(data: Any, settings: FitSettings) -> None:
         found = "a lattice"
     elif not isinstance(settings.law, str) or settings.law in ("exact", "corrected"):
         found = f"law {settings.law if isinstance(settings.law, str) else settings.law.name}"
-    elif settings.law == "simulated" and settings.tail.active:
-        found = f"law simulated with tail.method {settings.tail.method}"
     elif not isinstance(settings.head, LinearHead):
         found = f"a {type(settings.head).__name__}"
     if found is not None:
         what = "covariates" if settings.n_action is None else "actions on a scale"
         raise InputError(
-            f"{what} must be fitted to pairs, with a Fourier, spline or polynomial head, under the frozen law (or the "
-            f"simulated one without a treatment of tails), found {found}; leave that out, or the {what}."
+            f"{what} must be fitted to pairs, with a Fourier, spline or polynomial head, under the frozen or the "
+            f"simulated law, found {found}; leave that out, or the {what}."
         )
     if settings.n_action is not None:
         _check_action(data, settings)

@@ -10,6 +10,8 @@ import torch
 
 from levytorch import Transitions
 from levytorch.coefficients import AlphaSpec, FourierHead, SplineHead
+from levytorch.coefficients.clock import Clock, ClockedHead, Covariate
+from levytorch.coefficients.inputs import ActionHead
 from levytorch.coefficients.links import TemperingSpec
 from levytorch.data import make_pools
 from levytorch.data.batches import Batch, full_batch
@@ -125,6 +127,58 @@ def test_zero_at_the_truth(case):
     head, dt = CASES[case]()
     P = head.flat().numel()
     assert at_truth(head, steps_of(head, dt, n=5000)) < 1 + 4.5 * math.sqrt(2 / P)
+
+
+def with_action():
+    return varied(ActionHead(fourier(), 2, [(-1.0, 1.0)]), 1, 0.2), torch.linspace(-1, 1, 41, dtype=D)
+
+
+def with_clock():
+    hours = torch.linspace(0, 24, 49, dtype=D)[1:]
+    clock = Clock.of([Covariate.periodic("hour", 24.0, 3)], hours[:, None])
+    return varied(ClockedHead(fourier(), clock), 1, 0.4), hours
+
+
+LOST = {
+    "many dt": lambda: (fourier(), None, torch.linspace(0.2, 0.4, 20, dtype=D)),
+    "alpha(x)": lambda: (fourier(alpha=AlphaSpec("function", 0.5), n_basis_alpha=3), None, 0.3),
+    "tempered": lambda: (fourier(tempering=TemperingSpec("fixed", 0.5)), None, 0.3),
+    "plane": lambda: (fourier(dim=2), None, 0.3),
+    "action": lambda: (*with_action(), 0.3),
+    "clock": lambda: (*with_clock(), 0.3),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("case", "method"), [*((case, "conditional") for case in LOST), ("many dt", "tcf"), ("clock", "tcf")]
+)
+def test_zero_at_the_truth_with_lost_tails(case, method):
+    """n U^T B^-1 U is about the number of parameters, where half of the pairs between CT and TRT are lost."""
+    head, inputs, dt = LOST[case]()
+    x, n = (head if inputs is None else head.of_states[0]).grid(N), N // 2
+    generator = torch.Generator().manual_seed(6)
+    x = x[torch.randint(len(x), (n,), generator=generator)]
+    if inputs is not None:
+        inputs = inputs[torch.randint(len(inputs), (n,), generator=generator)][:, None]
+        x = torch.cat([x.reshape(n, -1), inputs], dim=1)
+    times = torch.as_tensor(dt, dtype=D).reshape(-1)[torch.arange(n) % torch.as_tensor(dt).numel()]
+    dx = simulated.coupled_steps(simulated.coefficient_field(head), x, times, 32, dim=head.dim, seed=7).fine.detach()
+    states = x if inputs is None else x[:, 0] if head.dim == 1 else x[:, : head.dim]
+    data = Transitions(states, dx, times if times.unique().numel() > 1 else float(times[0]))
+    data = data if inputs is None else data.with_inputs(inputs)
+    pools = make_pools(data.censor(**THRESHOLDS, seed=1), **THRESHOLDS, min_tail=1)
+    tail = TailSettings(method=method, **THRESHOLDS)
+    objective = make_objective(head, pools, tail, FrozenLaw(steady_method("auto", head), head.dim))
+    score = SimulatedScore(objective, seed=8, n_simulated=50_000)
+    U, ev = score.centered()
+    B = score.information(ev).variance
+    P = len(U)
+    distance = float(objective.n * U @ symmetric_inverse(B) @ U) / P
+    assert distance < 1 + 4.5 * math.sqrt(2 / P)
+    if method == "conditional":
+        frozen = objective.gradient(ev)
+        assert float(objective.n * frozen @ symmetric_inverse(B) @ frozen) / P > 2 * distance
 
 
 def test_simulated_pairs_in_a_batch_have_the_same_gradient():

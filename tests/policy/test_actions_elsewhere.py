@@ -355,7 +355,6 @@ def test_logged_rewards_on_a_scale():
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"tail": {"CT": 1.0, "method": "tcf"}, "law": "simulated"}, "law simulated with tail.method tcf"),
         ({"law": "exact"}, "found law exact"),
         ({"coefficients": "mlp", "engine": "lbfgs"}, "found a MLPHead"),
         ({"n_action": 1}, "n_action"),

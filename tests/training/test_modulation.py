@@ -112,7 +112,6 @@ def test_on_a_line_with_splines():
         ({"n_modulation": 1}, "n_modulation must be"),
         ({"law": "exact"}, "found law exact"),
         ({"law": "corrected"}, "found law corrected"),
-        ({"law": "simulated", "tail": {"CT": 1.0}}, "found law simulated with tail.method tcf"),
         ({"coefficients": "mlp", "n_basis": 21}, "found a MLPHead"),
     ],
 )

@@ -66,11 +66,7 @@ def exact_setting(course: Course) -> ExactSetting | None:
         course.stay_frozen("constant coefficients, for which it is exact")
         return None
     if course.law == "auto" and head.columns > head.dim:
-        if maximum.likelihood.tail.active:
-            reason = "there is no other law for covariates, or actions on a scale, if tails are lost"
-            course.stay_frozen(reason, judged=False)
-        else:
-            course.law, course.reason = "simulated", "there is no exact law for covariates and actions on a scale"
+        course.law, course.reason = "simulated", "there is no exact law for covariates and actions on a scale"
         return None
     observed = course.data.observed
     lacking = unavailable(head, observed if isinstance(observed, Lattice) else observed.data)

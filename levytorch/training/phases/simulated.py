@@ -119,13 +119,15 @@ class _Reported(FisherEngine):
 
     def __init__(self, asked: Engine, objective: FullBatchObjective) -> None:
         super().__init__()
-        self.name, self._objective = asked.name, objective
+        self.name, self.full_batch, self._asked, self._objective = asked.name, asked.full_batch, asked, objective
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer | None, batch: FullBatch) -> FullBatchObjective:
         return self._objective
 
     def unfinished(self, optimizer: Optimizer | None) -> str:
-        return "the iteration of the corrected law did not converge"
+        if self.full_batch or optimizer is None:
+            return "the iteration of the simulated law did not converge"
+        return self._asked.unfinished(optimizer)
 
 
 def simulated_objective(likelihood: Likelihood, batch: FullBatch, samples: FullBatch | None) -> SimulatedObjective:
@@ -430,19 +432,38 @@ class SimulatedDraws(Frozen):
         return super().step(self.simulated.append(batch, self.steps), seed)
 
     def result(self) -> tuple[Recovery, Likelihood]:
-        maximum = self.course.end
-        recovery = finish(maximum)
+        maximum, head = self.course.end, self.likelihood.head
+        own: Information | None = None
         # each step of the moving average has simulations of its own, beside pairs that are drawn again and again
         made = self.course.problem.drawing()["batch_size"] * max(1, min(self.steps, self.engine.window))
-        noise = (
-            SimulatedPairs(maximum.likelihood, self.simulated.seed).noise(maximum.batch) * maximum.batch.n_main / made
-        )
+        if isinstance(head, LinearHead):
+            objective = simulated_objective(maximum.likelihood, maximum.batch, None)
+            if self.course.problem.settings.std != "frozen":
+                own, share = self._information(objective, made)
+            objective.own = own
+            maximum = replace(maximum, engine=_Reported(self.engine, objective))
+        recovery = finish(maximum)
+        if own is None:
+            pairs = SimulatedPairs(maximum.likelihood, self.simulated.seed)
+            noise = pairs.noise(maximum.batch) * maximum.batch.n_main / made
+            share = noise / (1.0 + noise)
         recovery.metrics |= {
             "law": "simulated",
             "law_reason": self.course.reason,
             "law/judged_by": judged_by(self.course),
             "law/simulations": self.steps * self.course.problem.drawing()["batch_size"],
             "law/substeps": self.simulated.substeps,
-            "law/simulation_share": added_to_error(noise / (1.0 + noise)),
+            "law/simulation_share": added_to_error(share),
         }
+        if isinstance(head, LinearHead):
+            recovery.metrics["covariance"] = "frozen" if own is None else "simulated"
         return recovery, maximum.likelihood
+
+    def _information(self, objective: SimulatedObjective, made: int) -> tuple[Information, float]:
+        """That of the equation whose root the steps approach, and the largest share of the simulated steps in it."""
+        score = SimulatedScore(objective, self.simulated.seed)
+        _, ev = score.centered()
+        assert score.noise is not None
+        score.noise = score.noise * (score.n_simulated / made)
+        own = score.information(ev)
+        return own, score.share(own, objective.precision())
