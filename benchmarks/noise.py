@@ -93,8 +93,8 @@ def run(options: argparse.Namespace) -> None:
             done = {(r["system"], float(r["noise"]), int(r["seed"])) for r in csv.DictReader(file)}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     command = shlex.join(["python", "benchmarks/noise.py", *sys.argv[1:]])
-    for seed in range(FIRST, FIRST + options.seeds):
-        for size in SIZES:
+    for size in SIZES:
+        for seed in range(FIRST, FIRST + options.seeds):
             for name in SYSTEMS:
                 if (name, size, seed) in done:
                     continue

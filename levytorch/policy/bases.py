@@ -1,4 +1,4 @@
-"""The functions that V from data is a sum of, of a state on a circle, on a line or on a torus of two coordinates.
+"""The functions that V from data is a sum of, of a state on a circle, on a line, on a torus, or on products of these.
 
 Each knows what depends on where the state lives: derivatives, the nearest sum to values at some points, even states and
 the bins around them, and the V that coefficients make. Fewer functions are the first of more.
@@ -6,6 +6,7 @@ the bins around them, and the V that coefficients make. Fewer functions are the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,13 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.policy.blocked import solution
 from levytorch.policy.checks import Reward
 from levytorch.policy.value import ValueFunction
 from levytorch.spaces import Circle, Interval, Product
-from levytorch.spaces.basis import FourierBasis
+from levytorch.spaces.basis import FourierBasis, TensorBasis
 from levytorch.spaces.splines import SplineBasis
 
-WIDE, WIDE_IN_PLANE = 65, 21  # functions (per coordinate) of rewards and of what a model expects
+WIDE = 65  # functions of rewards and of what a model expects
+WIDE_PER_COORDINATE = {2: 21, 3: 9}
 _GAUSS = 4  # nodes between two knots: products of two cubics are integrated exactly
 _NODES = 256  # of V on a line
 _KEPT = 1e-7  # of the largest direction of V's errors in a plane: what is smaller is left out
@@ -167,12 +170,12 @@ class LineBasis:
 class PlaneBasis:
     """Products of Fourier functions whose harmonics add up to at most (n_basis - 1) / 2; see `TensorBasis`."""
 
-    dim = 2
-    n_modes_of_V, n_bins = 64, 64**2
     solver_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, n_basis: int, space: Product) -> None:
-        self.space, self.period, self.origin = space, space.period, space.origin
+        self.space, self.period, self.origin, self.dim = space, space.period, space.origin, space.dim
+        self.n_modes_of_V, per_coordinate = {2: (64, 64), 3: (32, 16)}[space.dim]
+        self.n_bins = per_coordinate**space.dim
         self.functions = space.basis(n_basis)
         self.lines = [part.basis(n_basis) for part in space.spaces]
         self.n_basis, self.n_modes = n_basis, self.functions.size
@@ -182,31 +185,31 @@ class PlaneBasis:
         self.wavenumbers = (2 * torch.pi * self.functions.harmonics / lengths).norm(dim=1)
 
     def wider(self) -> PlaneBasis:
-        return PlaneBasis(max(WIDE_IN_PLANE, 2 * self.n_basis - 1), self.space)
+        return PlaneBasis(max(WIDE_PER_COORDINATE[self.dim], 2 * self.n_basis - 1), self.space)
 
     def harmonic_numbers(self) -> Tensor:
         return self.functions.harmonic_numbers()
 
     def rows(self, x: Tensor) -> Tensor:
-        """Functions at states: (m, 2) -> (n, m)."""
+        """Functions at states: (m, d) -> (n, m)."""
         return self.functions.rows(x)
 
     def matrix(self, x: Tensor) -> Tensor:
-        return self.derivative(x, (0, 0))
+        return self.derivative(x, (0,) * self.dim)
 
     def derivative(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        one, two = (line.matrix(x[..., i], order[i])[..., self.functions.index[i]] for i, line in enumerate(self.lines))
-        return one * two
+        of_each = (line.matrix(x[..., i], order[i])[..., self.functions.index[i]] for i, line in enumerate(self.lines))
+        return math.prod(of_each, start=torch.ones((), dtype=torch.float64))
 
     def closed(self, n: int) -> int:
         return n
 
     def points(self) -> Tensor:
-        """(m, 2): a grid on which products of two functions are orthogonal or not as they are on the cell."""
+        """(m, d): a grid on which products of two functions are orthogonal or not as they are on the cell."""
         return self._grid(2 * self.n_basis - 1)
 
     def _grid(self, n: int, shift: float = 0.0) -> Tensor:
-        return self.space.grid(n, shift).reshape(-1, 2)
+        return self.space.grid(n, shift).reshape(-1, self.dim)
 
     def project(self, values: Tensor) -> Tensor:
         return _nearest(self.matrix(self.points()), values)
@@ -217,11 +220,11 @@ class PlaneBasis:
         return _nearest(self.matrix(x), f(x))
 
     def grid(self, n: int) -> Tensor:
-        """n states (a square number), half a spacing from the origin."""
-        return self._grid(round(n**0.5), 0.5)
+        """n states (a power of the dimension), half a spacing from the origin."""
+        return self._grid(round(n ** (1 / self.dim)), 0.5)
 
     def bins(self, x: Tensor) -> Tensor:
-        return self.space.bins(x, round(self.n_bins**0.5))
+        return self.space.bins(x, round(self.n_bins ** (1 / self.dim)))
 
     def value(self, c: Tensor, beta: float) -> ValueFunction:
         return ValueFunction(self._spectrum(c[:, None])[..., 0], self.space, beta)
@@ -231,13 +234,104 @@ class PlaneBasis:
         return self._spectrum((U * size)[:, size > _KEPT * size[0]])
 
     def _spectrum(self, c: Tensor) -> Tensor:
-        """Coefficients (K, k) of the functions as those of V on a torus, (n, n // 2 + 1, k)."""
-        n = self.n_basis
-        on_grid = self.matrix(self._grid(n))[:, : len(c)] @ c
-        return torch.from_numpy(np.fft.rfft2(on_grid.reshape(n, n, -1).numpy(), axes=(0, 1)) / n**2)
+        """Coefficients (K, k) of the functions as those of V on a torus, (n, ..., n // 2 + 1, k)."""
+        n, d = self.n_basis, self.dim
+        on_grid = (self.matrix(self._grid(n))[:, : len(c)] @ c).reshape(*[n] * d, -1)
+        return torch.from_numpy(np.fft.rfftn(on_grid.numpy(), axes=tuple(range(d))) / n**d)
 
 
-Functions = CircleBasis | LineBasis | PlaneBasis
+class ProductBasis:
+    """Products of the functions of two or three coordinates, some on a line, beyond whose window V is constant."""
+
+    def __init__(self, n_basis: int, space: Product) -> None:
+        self.space, self.period, self.origin, self.dim = space, space.period, space.origin, space.dim
+        self.window = tuple(part.ends for part in space.spaces)
+        self.parts: list[Any] = [
+            CircleBasis(n_basis, part.period, part.origin)
+            if isinstance(part, Circle)
+            else LineBasis(n_basis, part.ends)
+            for part in space.spaces
+        ]
+        self.functions = TensorBasis(space.dim, n_basis, lines=self.parts)
+        self.n_basis, self.n_modes = n_basis, self.functions.size
+        windows = [None if part.repeats else part.ends for part in space.spaces]
+        self.solver_options = {"window": windows}
+        self.fit_options = {"n_basis": n_basis, "period": space.period, "origin": space.origin, "window": windows}
+        self.reach = min(part.reach for part in self.parts)
+        self.n_modes_of_V, self._bins = {2: (48, 64), 3: (20, 16)}[space.dim]
+        self.n_bins = self._bins**space.dim
+
+    def wider(self) -> ProductBasis:
+        return ProductBasis(max(WIDE_PER_COORDINATE[self.dim], 2 * self.n_basis - 1), self.space)
+
+    def harmonic_numbers(self) -> Tensor:
+        return self.functions.harmonic_numbers()
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Functions at states: (m, d) -> (n, m)."""
+        return self.functions.rows(x)
+
+    def matrix(self, x: Tensor) -> Tensor:
+        return self.rows(x.reshape(-1, self.dim)).T.reshape(*x.shape[:-1], -1)
+
+    def derivative(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        of_each = (
+            (part.derivative(x[..., i], (k,)) if k else part.matrix(x[..., i]))[..., self.functions.index[i]]
+            for i, (part, k) in enumerate(zip(self.parts, order))
+        )
+        return math.prod(of_each, start=torch.ones((), dtype=torch.float64))
+
+    def closed(self, n: int) -> int:
+        """All: derivatives of splines are nearly in the wide space."""
+        return self.n_modes
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """(m,): of the points, for means over the cell."""
+        out = torch.ones(1, dtype=torch.float64)
+        for part in self.parts:
+            n = len(part.points())
+            own = part.weights if isinstance(part, LineBasis) else torch.full((n,), 1.0 / n, dtype=torch.float64)
+            out = (out[:, None] * own).reshape(-1)
+        return out
+
+    def points(self) -> Tensor:
+        """(m, d): on a line nodes of Gauss and Legendre between knots, on a circle even ones."""
+        return torch.stack(torch.meshgrid(*(part.points() for part in self.parts), indexing="ij"), -1).flatten(0, -2)
+
+    @cached_property
+    def _to_coefficients(self) -> Tensor:
+        weighted = self.rows(self.points()) * self._weights
+        return solution(weighted @ self.matrix(self.points()), weighted)
+
+    def project(self, values: Tensor) -> Tensor:
+        return self._to_coefficients @ values
+
+    def series(self, f: Reward) -> Tensor:
+        return self.project(f(self.points()))
+
+    def grid(self, n: int) -> Tensor:
+        """n states (a power of the dimension), half a spacing from the ends."""
+        return self.space.grid(round(n ** (1 / self.dim))).flatten(0, -2)
+
+    def bins(self, x: Tensor) -> Tensor:
+        return self.space.bins(x, self._bins)
+
+    @cached_property
+    def _on_nodes(self) -> Tensor:
+        """(m_1, ..., m_d, n): the functions at the nodes of V."""
+        axes = [torch.from_numpy(part.on_nodes(self.n_modes_of_V).all_x) for part in self.space.spaces]
+        x = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+        return self.matrix(x.flatten(0, -2)).reshape(*x.shape[:-1], -1)
+
+    def value(self, c: Tensor, beta: float) -> ValueFunction:
+        return ValueFunction(self._on_nodes[..., : len(c)] @ c, self.space, beta)
+
+    def factor(self, S: Tensor) -> Tensor:
+        return self._on_nodes[..., : len(S)] @ S
+
+
+Functions = CircleBasis | LineBasis | PlaneBasis | ProductBasis
 
 
 def _nearest(Phi: Tensor, values: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ The Brownian model has b and D_o alone, with errors from blocks of the data,
 
     log p = -d log(4 pi D_o dt) / 2 - |dx - b dt|^2 / (4 D_o dt),    b = phi^T theta_b,    log D_o = phi^T theta_D
 
-in d = 1 or 2 coordinates. The likelihood depends on the data through 3 + d sums per bin of x, block by block. b follows
+in d coordinates. The likelihood depends on the data through 3 + d sums per bin of x, block by block. b follows
 from D_o by weighted least squares, D_o from b by Fisher scoring, in turn.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -33,7 +34,9 @@ from levytorch.policy.blocked import Equations, block_rows, solution
 
 _CHUNK = 1 << 14
 # derivatives of the equation, by the coordinates of the state: each with the moment of the same powers of displacements
-DERIVATIVES: dict[int, tuple[tuple[int, ...], ...]] = {1: ((1,), (2,)), 2: ((1, 0), (0, 1), (2, 0), (1, 1), (0, 2))}
+DERIVATIVES: dict[int, tuple[tuple[int, ...], ...]] = {
+    d: tuple(order for order in itertools.product(range(3), repeat=d) if 1 <= sum(order) <= 2) for d in (1, 2, 3)
+}
 _ROUNDS = 200
 _CLOSE = 1e-10  # relative change of the coefficients
 _RIDGE = 1e-9  # times the fourth power of the wave number: where there is no data
@@ -119,7 +122,7 @@ class Brownian:
 
     def __init__(self, basis: Functions, theta: Tensor, covariance: Tensor) -> None:
         self.basis, self.period, self.origin = basis, basis.period, basis.origin
-        self.support = getattr(basis, "window", None)
+        self.support = self.window = getattr(basis, "window", None)
         self.theta, self.covariance = theta, covariance  # ((d + 1) K,), those of b coordinate by coordinate
         self.dim = len(theta) // basis.n_modes - 1
 

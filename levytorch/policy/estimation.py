@@ -16,7 +16,7 @@ from torch import Tensor
 from levytorch.data import Transitions
 from levytorch.data.thresholds import threshold_at, threshold_from
 from levytorch.errors import InputError
-from levytorch.policy.bases import Functions, LineBasis
+from levytorch.policy.bases import Functions
 from levytorch.policy.blocked import Equations, factor_of, n_blocks_of, resampled, shrink
 from levytorch.policy.checks import Reward
 from levytorch.policy.diffusions import Displacements, displacements, fit_brownian, phibe
@@ -247,7 +247,7 @@ class Estimation:
 
     def _center(self, dt: float) -> float:
         """Of the steps that are taken from the data where tails are lost; in a plane it is the drift of their state."""
-        if self.functions.dim == 2:
+        if self.functions.dim > 1:
             return 0.0
         return float(self.transitions.mu) * (1.0 if self.transitions.uniform_dt else dt)
 
@@ -257,9 +257,9 @@ class Estimation:
         metrics = getattr(self.model_recovery, "metrics", {})
         if metrics.get("tail_method", "none") == "none":
             return None
-        if isinstance(self.functions, LineBasis):
+        if not self.functions.space.repeats or self.functions.dim > 2:
             raise InputError(
-                "the data must be complete for hybrid and corrected on a line, found a "
+                "the data must be complete for hybrid and corrected on a line and in three dimensions, found a "
                 'model that corrects for lost ones; use method="model".'
             )
         if metrics.get("CT_of_dt"):

@@ -13,7 +13,7 @@ from torch import Tensor
 from levytorch.convert import choice, positive_number, seed_of, shown, whole_number
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
+from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis, ProductBasis
 from levytorch.policy.checks import (
     check_beta,
     check_periodic,
@@ -21,14 +21,15 @@ from levytorch.policy.checks import (
     discounted_by_rate,
     is_line,
     reward_function,
-    torus_of,
+    space_to_solve_on,
 )
 from levytorch.policy.estimation import TAILS_LOST, DataValue, Estimation
+from levytorch.spaces import Product
 from levytorch.spaces.splines import check_n_basis
 from levytorch.training.start import kept_range
 
-MOST = 401  # functions of V; their matrices are held for every block
-MOST_IN_PLANE = 21  # per coordinate
+# functions of V per coordinate, by the number of coordinates; their matrices are held for every block
+MOST, DEFAULTS = {1: 401, 2: 21, 3: 9}, {1: 21, 2: 7, 3: 5}
 METHODS = ("lstd", "hybrid", "phibe", "brownian", "model", "corrected")
 DEFAULT = "corrected"
 
@@ -52,9 +53,9 @@ def value_from_data(
 ) -> DataValue:
     """The value function of the dynamics behind the data, with or without a model.
 
-    The state may be on a circle, on a line (`period=None`) or, with two coordinates, on a torus. On a line V is known
-    on a window and constant beyond, as with `solve_value`: steps that end outside land on its ends. The
-    smoothing is the one that best predicts left-out blocks of data.
+    The state may be on a circle, on a line (`period=None`), or have two or three such coordinates (`period=` one entry
+    per coordinate). On a line V is known on a window and constant beyond, as with `solve_value`: steps that end outside
+    land on its ends. The smoothing is the one that best predicts left-out blocks of data.
 
     Args:
         transitions: the pairs.
@@ -65,8 +66,8 @@ def value_from_data(
             step and lost tails from the fitted law), or "corrected" (the model's V plus what the data say about its
             error).
         recovery: the model of the last three methods; None fits one.
-        n_basis: functions of V, and of every coefficient of a model that is fitted; None takes 21, and 7 per coordinate
-            in the plane.
+        n_basis: functions of V, and of every coefficient of a model that is fitted; None takes 21, and 7 or 5 per
+            coordinate in two or three dimensions.
         period, origin: of the circle, or one per coordinate; None for a line. Those of the recovery if there is one.
         order: of PhiBE, 1 or 2; the second takes three observations in a row.
         CT: larger displacements are left out of PhiBE's moments and of the Brownian fit; None takes half a period, or
@@ -120,11 +121,11 @@ def prepare(
         raise InputError(
             f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on Trajectories."
         )
-    plane = transitions.dim == 2
-    if transitions.dim > 2:
+    dim = transitions.dim
+    if dim > 3:
         raise InputError(
-            f"transitions must have one or two coordinates here, found {transitions.dim}; leave some out, for V has no "
-            "solver beyond."
+            f"transitions must have at most three coordinates here, found {dim}; leave some out, or fit a model and "
+            "use solve_value."
         )
     if getattr(recovery, "dim", transitions.dim) != transitions.dim:
         raise InputError(
@@ -138,9 +139,9 @@ def prepare(
             "recovery must be of the dynamics behind the transitions, found one under a policy of its own; use "
             "solve_value."
         )
-    if n_basis is None:
-        n_basis = 7 if plane else 21
-    n_basis = whole_number("n_basis", n_basis, 1, MOST_IN_PLANE if plane else MOST, "give the number of functions of V")
+    n_basis = whole_number(
+        "n_basis", DEFAULTS[dim] if n_basis is None else n_basis, 1, MOST[dim], "give the number of functions of V"
+    )
     shared: dict[str, Any] = {
         "order": whole_number("order", order, 1, 2, "give the order of PhiBE"),
         "CT": None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
@@ -149,13 +150,20 @@ def prepare(
         "fit": dict(options or {}),
     }
     beta = check_beta(beta)
-    r = reward_function(reward, (lambda x: x.shape[:-1]) if plane else (lambda x: x.shape))
+    r = reward_function(reward, (lambda x: x.shape[:-1]) if dim > 1 else (lambda x: x.shape))
     functions: Functions
-    if plane:
-        at = SimpleNamespace(dim=2, period=period, origin=origin, **dict.fromkeys(("b", "D_o", "D_f", "alpha")))
-        space = torus_of(at if recovery is None else recovery)
+    if dim > 1:
+        space = _product_of(transitions, recovery, period, origin)
         check_periodic(r, [float(length or 0.0) for length in space.period], space.grid(12, 0.37))
-        functions = PlaneBasis(n_basis, space)
+        if space.repeats:
+            functions = PlaneBasis(n_basis, space)
+        else:
+            check_n_basis(n_basis)
+            functions = ProductBasis(n_basis, space)
+            ends = [(-math.inf, math.inf) if part.repeats else part.ends for part in space.spaces]
+            within = transitions.starting_in(ends)
+            assert isinstance(within, Transitions)
+            transitions = within
     elif period is None or (recovery is not None and is_line(recovery)):
         functions = _on_a_line(transitions, recovery, n_basis)
         kept = transitions.starting_in([functions.window])  # the pairs that start in it
@@ -172,6 +180,18 @@ def prepare(
             reward.check_covers(functions.origin, functions.origin + functions.period, "cell")
         check_periodic(r, (functions.period,), functions.grid(37))
     return Estimation(transitions, r, beta, functions, recovery, **shared)
+
+
+def _product_of(transitions: Transitions, recovery: Any, period: Any, origin: Any) -> Product:
+    """The space of the recovery; without one of the periods, and on a line of the range of the data."""
+    if recovery is None:
+        ends = [kept_range(transitions, axis) for axis in range(transitions.dim)]
+        missing = dict.fromkeys(("b", "D_o", "D_f", "alpha"))
+        at = SimpleNamespace(dim=transitions.dim, period=period, origin=origin, window=ends, **missing)
+        recovery = at
+    space = space_to_solve_on(recovery)
+    assert isinstance(space, Product)
+    return space
 
 
 def _on_a_line(transitions: Transitions, recovery: Any, n_basis: int) -> LineBasis:

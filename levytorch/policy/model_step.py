@@ -9,6 +9,7 @@ T = P - (1 - lost) C what it expects of the others.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,19 +20,23 @@ import torch
 from torch import Tensor
 
 from levytorch.law import log_density
+from levytorch.law.jumps import jumps_in
 from levytorch.likelihood.exact import ExactLaw, System
-from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
+from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis, ProductBasis
 from levytorch.policy.blocked import solution
 from levytorch.policy.checks import coefficients_at
 from levytorch.policy.generator import GeneratorChange, generator_change, jump_symbol
 from levytorch.policy.on_interval import LineSystem
+from levytorch.policy.on_product import System as ProductSystem
 from levytorch.spaces.line_operator import Exterior, line_grid
+from levytorch.spaces.smoothing import SmoothingOperator
 
 _TOLERANCE = 1e-4  # of log p in the core
 _NODES = 12  # of Gauss and Legendre in a panel
 _PANELS = 12  # on either side of the center
 _STEPS = 4  # nodes along a step
 _LINE_NODES = 256  # of a generator on a line
+_PRODUCT_NODES = {2: 34, 3: 14}  # of one on a product, per coordinate
 
 
 class FourierGenerator:
@@ -91,7 +96,34 @@ class LineGenerator:
         return self._project(self.on_nodes.change(self.values @ u))
 
 
-def generator_of(system: Any, basis: Functions) -> FourierGenerator | LineGenerator:
+class ProductGenerator:
+    """The same on a product with a line: that of `solve_value` at nodes, projected on the functions."""
+
+    def __init__(self, system: Any, basis: ProductBasis) -> None:
+        operator = SmoothingOperator(basis.space, _PRODUCT_NODES[basis.dim], jumps_in(system))
+        self.on_nodes, self.shape = ProductSystem(system, operator, 1.0), operator.shape
+        self.values = basis.matrix(operator.x.flatten(0, -2))  # (m, n)
+        share = functools.reduce(np.multiply.outer, (axis.measure for axis in operator.axes))
+        self.weighted = self.values.T * torch.from_numpy(share.reshape(-1))
+        self.gram = self.weighted @ self.values
+
+    def _project(self, at_nodes: Tensor) -> Tensor:
+        return solution(self.gram, self.weighted @ at_nodes)
+
+    def matrix(self) -> Tensor:
+        fields = self.values.T.reshape(-1, *self.shape).numpy()
+        return self._project(torch.from_numpy(self.on_nodes.generator(fields).reshape(len(fields), -1).T.copy()))
+
+    def change(self, u: Tensor) -> Tensor:
+        return self._project(self.on_nodes.change((self.values @ u).reshape(self.shape).numpy()))
+
+
+Generator = FourierGenerator | LineGenerator | ProductGenerator
+
+
+def generator_of(system: Any, basis: Functions) -> Generator:
+    if isinstance(basis, ProductBasis):
+        return ProductGenerator(system, basis)
     return LineGenerator(system, basis) if isinstance(basis, LineBasis) else FourierGenerator(system, basis)
 
 
@@ -124,7 +156,7 @@ class Model:
         decay = math.exp(-self.beta * dt)
         C, lost = P, None
         if core is not None:
-            assert not isinstance(self.basis, LineBasis)
+            assert isinstance(self.basis, CircleBasis | PlaneBasis)
             if isinstance(self.basis, PlaneBasis):
                 x = self.basis.points()
                 far, lost = beyond(self.system, self.basis, x, dt, core[1])
@@ -144,7 +176,7 @@ class ModelChange:
     """V: (n, P), dV / dtheta."""
 
     model: Model
-    generator: FourierGenerator | LineGenerator
+    generator: Generator
     V: Tensor
 
     def rule(self, dt: float, late: float, step: ModelStep) -> Tensor:

@@ -58,9 +58,8 @@ def space_from(config: Any) -> StateSpace | None:
     kind, numbers = config.get("kind"), {key: value for key, value in config.items() if key != "kind"}
     if kind == "product":
         parts = numbers.get("spaces")
-        several = isinstance(parts, list) and 1 < len(parts) <= _MOST_COORDINATES
-        spaces = [space_from(part) for part in parts] if several else []
-        good = bool(spaces) and all(isinstance(space, (Circle, Interval)) for space in spaces)
+        spaces = [space_from(part) for part in parts] if isinstance(parts, list) else []
+        good = 1 < len(spaces) <= _MOST_COORDINATES and all(isinstance(space, (Circle, Interval)) for space in spaces)
         return Product(tuple(spaces)) if good else None  # type: ignore[arg-type]
     if not all(isinstance(value, float) and math.isfinite(value) for value in numbers.values()):
         return None

@@ -40,11 +40,12 @@ def _gaussian(z: Array) -> Array:
 
 
 class CircleNodes:
-    """n even nodes of a circle, all of them unknowns."""
+    """n even nodes of a circle, all of them unknowns; `measure` (n,) is the length that each stands for."""
 
     def __init__(self, n: int, low: float, period: float) -> None:
         self.n, self.low, self.period, self.half = n, low, period, period / 2
-        self.x = low + period / n * np.arange(n)
+        self.x = self.all_x = low + period / n * np.arange(n)
+        self.measure = np.full(n, period / n)
         self.k = np.fft.fftfreq(n, 1 / n) * (2 * math.pi / period)
         self.complete = np.eye(n)
         odd = self.k.copy()
@@ -77,7 +78,9 @@ class IntervalNodes:
         self.weights = np.where(np.arange(n + 1) % 2 == 0, 1.0, -1.0)
         self.weights[[0, -1]] *= 0.5
         self.whole = self._derivative()
-        self.x = (0.5 * (low + high) + self.half * self.s)[1:-1]
+        self.all_x = 0.5 * (low + high) + self.half * self.s
+        self.x = self.all_x[1:-1]
+        self.measure = math.pi / n * self.half * np.sqrt(1.0 - self.s[1:-1] ** 2)
         self.complete = np.zeros((n + 1, n - 1))
         self.complete[1:-1] = np.eye(n - 1)
         if exterior == "constant":

@@ -430,7 +430,7 @@ REFUSALS = [
     ({"recovery": Dynamics.named("constant"), "alpha": 0.3}, "left out with a recovery"),
     ({"recovery": ControlledDynamics.named("pushes").under(0)}, "found one under a policy"),
     ({"transitions": [1.0, 2.0]}, "must be Transitions, found list"),
-    ({"transitions": Transitions(np.zeros((4, 3)), np.ones((4, 3)), 0.1)}, "one or two coordinates here, found 3"),
+    ({"transitions": Transitions(np.zeros((4, 4)), np.ones((4, 4)), 0.1)}, "at most three coordinates here, found 4"),
     ({"transitions": Transitions(np.zeros(40), np.ones(40), np.linspace(0.1, 0.2, 40))}, "at most 12 distinct dt"),
     ({"transitions": Transitions([0.0, 9.0], [1.0, 1.0], 0.1), "method": "phibe", "order": 2}, "follow each other"),
     ({"transitions": Transitions([0.0], [1.0], 0.1), "n_basis": 1}, "at least two blocks"),

@@ -278,12 +278,12 @@ def test_a_model_is_fitted_where_none_is_given(pairs):
 
 
 REFUSALS = [
-    ({"period": None}, "period must be positive and finite in both coordinates"),
+    ({"period": (-1.0, 1.0)}, "must have a positive period"),
     ({"n_basis": 4}, "n_basis must be an odd integer"),
     ({"n_basis": 41}, "at most 21"),
     ({"reward": lambda x: x[..., 0]}, "in coordinate 0"),
     ({"recovery": Dynamics.named("variable")}, "as many coordinates as the transitions, 2, found 1"),
-    ({"transitions": Transitions(np.zeros((4, 3)), np.ones((4, 3)), 0.1)}, "one or two coordinates here, found 3"),
+    ({"transitions": Transitions(np.zeros((4, 4)), np.ones((4, 4)), 0.1)}, "at most three coordinates here, found 4"),
     ({"method": "model"}, "alpha must be given"),
 ]
 
