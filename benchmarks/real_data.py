@@ -488,6 +488,10 @@ def tables() -> None:
             shown = [f"{float(v):.0f}" if what == "alarms" else f"{float(v):.2f}" for v in values]
             cells += [", ".join(shown)] if what == "alarms" else shown
         print(f"| {name} | {' | '.join(cells)} |")
+    timed = {(r["model"], r["quantity"]): r for r in rows if r["part"] == "time"}
+    for model in dict.fromkeys(model for model, _ in timed):
+        pairs, used, steps = (float(timed[model, q]["value"]) for q in ("pairs", "processor seconds", "steps"))
+        print(f"\n{model}: {pairs:,.0f} pairs, {steps:.0f} steps, {used:.0f} s of one processor")
     simulated = [r for r in rows if r["part"] == "known"]
     if not simulated:
         return
