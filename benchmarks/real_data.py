@@ -479,14 +479,15 @@ def tables() -> None:
             print(f"| {model} | {over} | {ends} | {' | '.join(spreads)} |")
     names = dict.fromkeys(r["series"] for r in rows if r["part"] == "animals")
     if names:
-        print("\n| animal | log-likelihood per pair | mean | memory | spread | mean | memory | alarms of each |")
+        heads = ("animal", "log-likelihood per pair", "mean", "memory", "spread", "mean", "memory")
+        print("\n| " + " | ".join((*heads, "predictive alarm of each")) + " |")
         print("|---|---|---|---|---|---|---|---|")
     for name in names:
         cells = []
-        for what in ("log-likelihood per pair", "spread after 1,000 steps", "alarms"):
-            values = [at.get((name, model, what), {}).get("value", "nan") for model in ("tempered", "mean", "memory")]
-            shown = [f"{float(v):.0f}" if what == "alarms" else f"{float(v):.2f}" for v in values]
-            cells += [", ".join(shown)] if what == "alarms" else shown
+        fits = ("tempered", "mean", "memory")
+        for what in ("log-likelihood per pair", "spread after 1,000 steps"):
+            cells += [f"{float(at.get((name, model, what), {}).get('value', 'nan')):.2f}" for model in fits]
+        cells.append(", ".join("yes" if (name, model, "alarm predictive") in at else "no" for model in fits))
         print(f"| {name} | {' | '.join(cells)} |")
     timed = {(r["model"], r["quantity"]): r for r in rows if r["part"] == "time"}
     for model in dict.fromkeys(model for model, _ in timed):
