@@ -102,6 +102,38 @@ def test_singular_systems_move_only_what_they_determine():
         guarded_solve(twice * math.nan, torch.ones(2, dtype=torch.float64), "a test")
 
 
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.long), pytest.param(1, marks=pytest.mark.slow)])
+def test_few_jumps_on_a_circle(seed):
+    """D_f = 0.01 and alpha learned: an answer with errors that are numbers, and not zero."""
+    system = Dynamics(b=torch.sin, D_o=0.3, D_f=0.01, alpha=0.6)
+    found = quietly(simulate(system, 20, 100, 0.05, seed=seed).transitions(), alpha="learn", n_basis=3)
+    for std in found.std(found.states):
+        assert bool((std.isfinite() & (std > 0)).all())
+    V = solve_value(found, torch.cos, 1.0)
+    assert 0.0 < float(V.std(1.0)) < 1.0
+
+
+def test_rounds_that_lead_away_are_undone(monkeypatch):
+    """After a round that comes no nearer to the root the fit has the parameters from which it was nearest."""
+    from levytorch.training.phases.corrected import Corrected
+
+    data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.2, alpha=0.6), 20, 100, 0.05, seed=0).transitions()
+    frozen = quietly(data, alpha=0.6, n_basis=3, law="frozen", engine="fisher")
+    true, calls = Corrected.centered, []
+
+    def worse(self):
+        U, ev = true(self)
+        calls.append(ev.theta.clone())
+        return (U if len(calls) == 1 else 100.0 * U + 1.0), ev
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Corrected, "centered", worse)
+        found = quietly(data, alpha=0.6, n_basis=3, law="corrected", engine="fisher")
+    assert len(calls) > 1
+    assert not torch.equal(calls[0], calls[1])
+    torch.testing.assert_close(found.theta, frozen.theta, rtol=1e-6, atol=1e-8)
+
+
 def test_a_value_from_a_doubtful_fit_warns():
     data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.2, alpha=0.6), 20, 100, 0.05, seed=0).transitions()
     found = quietly(data, alpha=0.6, n_basis=3, law="frozen")
