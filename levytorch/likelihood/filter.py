@@ -46,6 +46,7 @@ _SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05)  # of the median size of a 
 _SCANNED = 10_000  # pairs, for that
 _LEAST_D_O = 0.05  # of D_o, that is left of it
 _ROUNDING = -30.0  # log p
+_ABOVE = 1.0  # of log p, by which the exact law may exceed the highest density of diffusion
 _PARTS = 2  # of the chains, for each thread
 
 
@@ -258,7 +259,16 @@ class NoisyLikelihood:
         law = self.law
         assert isinstance(law, ExactLaw)
         times = self.times[rows.sheet] if len(self.times) > 1 else self.times[0]
-        return law.log_prob(self.head, self.x[rows.row], self.dx[rows.column], times)
+        log_p = law.log_prob(self.head, self.x[rows.row], self.dx[rows.column], times)
+        with torch.no_grad():  # diffusion alone keeps a density below that of its narrowest step
+            least = float(scalar_size(self.head(self.x).D_o).min() * self.times.min())
+            highest, most = float(log_p.max()), -0.5 * math.log(4.0 * math.pi * max(least, 1e-300)) + _ABOVE
+        if not highest < most:
+            raise NumericalError(
+                f"log p of the exact law must be below {most:.3g} for these coefficients, found {highest:.3g}: its "
+                "grid does not resolve them; use law=frozen, or a narrower window."
+            )
+        return log_p
 
     def _coarser_law(self) -> ExactLaw:
         """The exact law with fewer nodes for far jumps. The grid stays: small densities need it at every point."""

@@ -289,6 +289,9 @@ class FilteredPhase(Phase):
                 better = self._value(at.theta + moved, found) > before - 1e-7 * abs(before) * 1e-3
             except ArithmeticError:
                 better = False
+                if self.law == "exact" and self.course.problem.settings.law == "auto":
+                    self._fall_back(at)
+                    return -at.found.log_p / self.n
             if better:
                 break
             share *= 0.3
@@ -311,6 +314,13 @@ class FilteredPhase(Phase):
             with torch.no_grad():
                 self.at.outer = self._information()
         return -found.log_p / self.n
+
+    def _fall_back(self, at: _Scoring) -> None:
+        """Go on under the frozen law: at the ends of a wide window the exact one cannot follow the coefficients."""
+        self.law, self.reason = "frozen", "the exact law does not resolve the coefficients at the ends of the window"
+        self.linear.set_flat(at.theta)
+        self.log_s, self.at, self.updates = at.log_s, None, 0
+        self._settle()
 
     def entry(self, nll: float) -> dict[str, float]:
         return {"train/nll": nll, **self.logged, **mean_coefficients(self.linear)}
@@ -472,6 +482,7 @@ class FilteredPhase(Phase):
             scoring["pairs"] = [list(pair) for pair in at.pairs]
         penalty = None if self.penalty is None else self.penalty.state()
         rest = {"log_s": self.log_s, "scoring": scoring, "penalty": penalty, "updates": self.updates}
+        rest |= {"law": self.law, "reason": self.reason}
         rest["failures"] = self.failures
         return super().state_dict() | rest
 
@@ -479,6 +490,9 @@ class FilteredPhase(Phase):
         super().load_state_dict(state)
         self.log_s, self.updates = float(state["log_s"]), int(state["updates"])
         self.failures = int(state["failures"])
+        if state["law"] != self.law:
+            self.law, self.reason = state["law"], state["reason"]
+            self._settle()
         if self.penalty is not None:
             self.penalty.restore(state["penalty"])
         if (at := state["scoring"]) is not None:
