@@ -92,8 +92,10 @@ def test_bad_input_is_refused():
         TensorBasis(2, 3, period=(1.0, -2.0))
     with pytest.raises(InputError, match="functions per coefficient"):
         TensorBasis(3, 21, truncation="box")
-    with pytest.raises(InputError, match="dim must be 1, 2 or 3"):
+    with pytest.raises(InputError, match="at most 4000 functions per coefficient, found more with 21 in 4 dimensions"):
         build_head({"dim": 4})
+    with pytest.raises(InputError, match="dim must be from 1 to 64"):
+        build_head({"dim": 65})
     with pytest.raises(InputError, match="agree with the number of periods"):
         build_head({"dim": 2, "period": [1.0, 2.0, 3.0]})
     with pytest.raises(InputError, match="put the coordinates on the last axis"):

@@ -246,8 +246,8 @@ def test_small_beta_is_well_conditioned() -> None:
 
 
 def test_other_bad_input() -> None:
-    with pytest.raises(InputError, match="at most 3 coordinates for V on a grid, found 4"):
-        solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, dim=4), 1.0, 1.0)
+    with pytest.raises(InputError, match="at most 500 products in 4 dimensions, found 12"):
+        solve_value(Dynamics(b=torch.zeros(4), D_o=1.0, D_f=1.0, alpha=0.5, dim=4), 1.0, 1.0, n_modes=12)
     with pytest.raises(InputError, match="window must be given for a state on a line"):
         solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, period=math.inf), 1.0, 1.0)
     with pytest.raises(InputError, match="Dynamics or a Recovery"):

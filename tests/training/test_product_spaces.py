@@ -147,7 +147,7 @@ def test_other_fits(options: dict[str, Any], paths: Trajectories) -> None:
         ({"coefficients": "polynomial"}, "spline or mlp where some coordinates have a period"),
         ({"period": (TURN, TURN, None)}, "dimension"),
         ({"window": [None, (1.0, -1.0)]}, "low < high"),
-        ({"window": [None]}, "dim must be 1, 2 or 3 and agree"),
+        ({"window": [None]}, "dim must be from 1 to 64 and agree"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(options: dict[str, Any], words: str, paths: Trajectories) -> None:
