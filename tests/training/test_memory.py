@@ -247,7 +247,7 @@ def test_the_range_of_long_stretches_carries_it():
 @pytest.mark.long
 def test_where_there_is_none():
     """AIC prefers none to a memory of steps that do not depend on each other, and the fit says so."""
-    with pytest.warns(LevytorchWarning, match="AIC prefers none"):
+    with pytest.warns(LevytorchWarning, match="AIC prefers no memory"):
         recover(path(3000, 11, exponent=0.0), **SETTINGS, memory="learn")
 
 

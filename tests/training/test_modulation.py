@@ -67,7 +67,7 @@ def test_errors_are_those_of_repetitions(found):
 
 @pytest.mark.long
 def test_pairs_freed_of_it_have_the_same_likelihood(data, found):
-    plain, free, _ = without_covariates(found, data)
+    plain, free = without_covariates(found, data)
     m = found.modulation(data.action)
     own = [float(getattr(found, name)(0.0)) for name in ("b", "D_o", "D_f")]
     at_one = [float(getattr(plain, name)(0.0)) for name in ("b", "D_o", "D_f")]
