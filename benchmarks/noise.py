@@ -8,7 +8,7 @@ python benchmarks/noise.py time                   100,000 steps, on as many thre
 (on a circle, alpha = 0.3), with Gaussian errors of 0, 0.1, 0.5 and 1 median |dx|. Steps are simulated so finely that
 their own error is far below the errors of a fit. Errors of coefficients are root mean squares over the observed states,
 relative to the truth's. The bound is the root mean square of the standard errors, from the outer product of the
-filter's scores and the smoothing; without smoothing it would be several times as large. Without noise the same data
+filter's scores and the smoothing; without smoothing it would be larger. Without noise the same data
 are fitted without the option, too: "moved" is the largest difference of the two fits in standard errors. Every row
 holds the seed, the commit and the command that made it; rows that are there already are not computed again.
 """

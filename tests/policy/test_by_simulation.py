@@ -97,9 +97,9 @@ def test_functions_that_are_too_few_are_said_so():
     assert not V.converged
 
 
-@pytest.mark.parametrize(("dim", "n"), [(2, 7), (3, 5), (4, 4), (10, 5)])
+@pytest.mark.parametrize(("dim", "n"), [(2, 7), (3, 5), (10, 5)])
 def test_products_are_counted_as_they_are_made(dim, n):
-    assert TensorBasis(dim, n).size == products_kept(dim, n, 10_000) if n % 2 else True
+    assert TensorBasis(dim, n).size == products_kept(dim, n, 10_000)
     assert products_kept(dim, n, 3) == 4
 
 

@@ -15,7 +15,8 @@ import torch
 from levytorch import Dynamics, Recovery, Trajectories, Transitions, compare, diagnose, recover, simulate
 from levytorch.diagnostics.compare import Comparison, Row
 from levytorch.diagnostics.diagnosis import Diagnosis, raise_alarms
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.likelihood.filter import NoisyLikelihood
 from levytorch.training.fit import Fit
 from levytorch.training.settings import make_settings
 
@@ -215,6 +216,24 @@ def test_heads_laws_and_spaces(options: dict[str, Any]) -> None:
     """Noise is within four standard errors of the truth whatever the coefficients are."""
     found = recover(paths(0.2), **{**PLAIN, "observation_noise": "learn", **options})
     assert found.converged
+    assert abs(found.observation_noise - 0.2) < 4 * found.observation_noise_std
+
+
+@pytest.mark.long
+def test_where_the_exact_law_cannot_follow_the_frozen_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    true, calls = NoisyLikelihood._exact, []
+
+    def failing(self: NoisyLikelihood, rows: Any) -> torch.Tensor:
+        calls.append(rows)
+        if len(calls) > 1:
+            raise NumericalError("its grid does not resolve the coefficients")
+        return true(self, rows)
+
+    monkeypatch.setattr(NoisyLikelihood, "_exact", failing)
+    found = recover(paths(0.2), alpha=0.5, n_basis=5, observation_noise="learn")
+    assert len(calls) == 2
+    assert (found.law, found.converged) == ("frozen", True)
+    assert "does not resolve" in found.metrics["law_reason"]
     assert abs(found.observation_noise - 0.2) < 4 * found.observation_noise_std
 
 
