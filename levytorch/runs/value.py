@@ -261,7 +261,7 @@ def add_solved_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
         )
         return
     if recovery.dim > 2:
-        log.info("no value function: train.py draws V in one and two dimensions; solve_value works in three")
+        log.info("no value function: train.py draws V in one and two dimensions; solve_value works in more")
         return
     transitions, dim = outcome.source.transitions, recovery.dim
     context = RewardContext(recovery.period, recovery.origin, beta, truth, transitions, dim)
